@@ -1,0 +1,1 @@
+"""Train one small GPT on several devices, and see what every device does."""

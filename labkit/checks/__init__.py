@@ -1,0 +1,1 @@
+"""What each exercise checks: one module a notebook, one function an exercise."""
