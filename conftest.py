@@ -13,5 +13,5 @@ def pytest_configure(config):
 
 def pytest_collectstart(collector):
     """Leave out of the comparison what new versions of libraries change without any fault: warnings and HTML."""
-    if collector.nodeid.endswith(".ipynb") and hasattr(collector, "skip_compare"):
+    if hasattr(collector, "skip_compare"):
         collector.skip_compare += ("text/html", "stderr")

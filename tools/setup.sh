@@ -38,8 +38,8 @@ create() {
 explain() {
     case $(cat .venv/errors.txt) in
     *"No space left on device"*) fail "the disk is full; PyTorch with CUDA and JupyterLab need about 7 GB" ;;
-    *NewConnectionError* | *"Network is unreachable"* | *"name resolution"* | *"Connection to "*"timed out"*)
-        fail "the package index could not be reached; check the network, then run the same command again" ;;
+    *"after connection broken by"* | *NewConnectionError* | *NameResolutionError*)
+        fail "the package index could not be reached; check the network, then run the same command again (details: .venv/errors.txt)" ;;
     *"No matching distribution found"*)
         fail "$(grep -m 1 -o 'No matching distribution found.*' .venv/errors.txt) and this Python ($(.venv/bin/python -V)) or system; try another: make clean, then PYTHON=python3.12 make setup" ;;
     esac
