@@ -1,1 +1,36 @@
-"""Train one small GPT on several devices, and see what every device does."""
+"""labkit: run a parallel training strategy on every device at hand, check it, race it, and see it.
+
+The contract is small: `launch` runs a function on N ranks; `train`, `parity` and `scaling` look at a *strategy* — a plain
+function from a notebook cell — through three lenses; `machine` says what there is to run on; `check` judges exercises.
+"""
+
+from labkit import notebook
+from labkit.devices import machine
+from labkit.errors import RankError, Stopped
+from labkit.exercises import check
+from labkit.jobs import Job, job, small_job
+from labkit.launcher import Run, launch
+from labkit.oracle import parity
+from labkit.race import scaling
+from labkit.rank import Rank
+from labkit.timeline import Span, Timeline
+from labkit.training import train
+
+__all__ = [
+    "Job",
+    "Rank",
+    "RankError",
+    "Run",
+    "Span",
+    "Stopped",
+    "Timeline",
+    "check",
+    "job",
+    "launch",
+    "machine",
+    "notebook",
+    "parity",
+    "scaling",
+    "small_job",
+    "train",
+]

@@ -1,0 +1,157 @@
+"""launch: run any function on N ranks."""
+
+import os
+import pickle
+import sys
+import tempfile
+import warnings
+import weakref
+
+from labkit.devices import default_world_size, place
+from labkit.errors import RankError, Stopped
+from labkit.interrupts import Interrupts
+from labkit.live import Prints
+from labkit.payload import pack_function
+from labkit.session import Session
+from labkit.timeline import Span, Timeline
+from labkit.traffic import TrafficTable
+from labkit.views import RecordsView
+
+
+class Run:
+    """What N ranks did.
+
+    .results    what the function returned on each rank, in rank order; tensors as CPU copies
+    .records    dicts {"rank", "step", "time_s", …} of all that was logged
+    .timeline   Timeline of the ranks' own time stamps
+    .traffic    per rank {operation: Traffic}
+    .memory     per rank the peak in bytes (CUDA: the allocator's; CPU: the process's resident set)
+    .log        every line that the ranks printed, as text
+    .placement  devices and cores that the ranks used
+    """
+
+    def __init__(self, placement, log_file):
+        self.placement, self._log_file = placement, log_file
+        self.world_size = len(placement.devices)
+        self.results, self.records = (), ()
+        self.timeline, self.traffic, self.memory = Timeline([]), TrafficTable(), ()
+
+    def __repr__(self):
+        steps = len({record["step"] for record in self.records})
+        return f"Run of {self.world_size} rank{'s' * (self.world_size > 1)}" + (f", {steps} steps" if steps else "")
+
+    @property
+    def log(self):
+        self._log_file.seek(0)
+        return self._log_file.read()
+
+    def _fill(self, session):
+        observed = [state.observed for state in session.states]
+        self.records = tuple(sorted(session.records, key=lambda record: (record["step"], record["rank"])))
+        self.timeline = Timeline([Span(*row) for one in observed for row in one.get("spans", ())])
+        self.traffic = TrafficTable(one.get("traffic", {}) for one in observed)
+        self.memory = tuple(one.get("peak_bytes") for one in observed)
+        dropped = sum(one.get("dropped", 0) for one in observed)
+        if dropped:
+            warnings.warn(f"the timeline lacks the last {dropped:,} spans; time fewer steps to see them all", stacklevel=4)
+
+
+def launch(fn, *args, world_size=None, device=None, timeout=60, live=True, inline=False, share_device=False, **kwargs):
+    """Runs fn(rank, *args, **kwargs) on `world_size` ranks (all devices if None) and returns a Run.
+
+    `rank` is a labkit.Rank; torch.distributed is initialised and its plain calls reach the other ranks. fn travels by
+    value and each run starts from clean processes: torch's seed is the same on all ranks (so are weights made without a
+    seed of one's own), those of numpy and random differ by rank, and both repeat from run to run.
+
+    device        "cuda", "cpu" or None: CUDA where there are enough GPUs, else CPU, one core a rank
+    timeout       seconds without any progress (a record, a print, a collective, CPU or GPU work) that count as a hang
+    live          show prints and logged numbers while the ranks run
+    inline        run the only rank in this very process, for a debugger
+    share_device  let ranks share GPUs, over gloo
+
+    Raises RankError if a rank fails or hangs, Stopped (a KeyboardInterrupt) at Stop, TypeError or ValueError for a
+    request that cannot be met, before anything starts.
+    """
+    return run_ranks(
+        fn, args, kwargs, world_size=world_size, device=device, timeout=timeout, live=live, inline=inline,
+        share_device=share_device, view=RecordsView() if live else None,
+    )
+
+
+def run_ranks(
+    fn, args, kwargs, *, world_size=None, device=None, timeout=60, live=True, inline=False, share_device=False, view=None, largest=None
+):
+    """Does what `launch` says; `view` is shown the session while it runs, `largest` is for `place`."""
+    if not isinstance(timeout, (int, float)) or not timeout > 0:
+        raise ValueError(f"timeout={timeout!r} must be a number of seconds above 0")
+    if inline:
+        from labkit.inline import run_inline  # noqa: PLC0415
+
+        return run_inline(fn, args, kwargs, world_size=world_size, device=device)
+    if sys.platform == "win32":
+        raise RuntimeError("labkit's ranks need Linux or macOS; on Windows use WSL2")
+    if world_size is None:
+        world_size = default_world_size(device)
+    placement = place(world_size, device, share_device=share_device, largest=largest)
+    for sentence in placement.warnings:
+        warnings.warn(sentence, stacklevel=3)
+    with Interrupts() as interrupts:
+        data = pack_function(fn, args, kwargs)
+        return _run(placement, data, interrupts, timeout=timeout, live=live, view=view or NoView())
+
+
+def _run(placement, data, interrupts, *, timeout, live, view):
+    log = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")
+    run = Run(placement, log)
+    weakref.finalize(run, log.close)
+    prints = Prints(run.world_size, log=log, live=live)
+    session = Session(_plan(placement), timeout=timeout, prints=prints, view=view, interrupts=interrupts)
+    failure = None
+    try:
+        session.run(data)
+        run.results = tuple(pickle.loads(state.result) for state in session.states)
+    except (RankError, Stopped) as error:
+        failure = error
+        error.run = run
+        raise
+    finally:
+        run._fill(session)
+        prints.close()
+        view.close(session, failure)
+    return run
+
+
+def _plan(placement):
+    """Returns what every rank must know before the function is unpickled: the kernel's state at this moment."""
+    cwd = os.getcwd()
+    world_size = len(placement.devices)
+    loopback = "lo0" if sys.platform == "darwin" else "lo"
+    environ = dict(os.environ)
+    environ.setdefault("NCCL_SOCKET_IFNAME", loopback)
+    environ.update(
+        WORLD_SIZE=str(world_size),
+        LOCAL_WORLD_SIZE=str(world_size),
+        MASTER_ADDR="127.0.0.1",
+        GLOO_SOCKET_IFNAME=loopback,
+        OMP_NUM_THREADS="1",
+    )
+    return {
+        "environ": environ,
+        "cwd": cwd,
+        "path": [os.path.abspath(entry) if entry else cwd for entry in sys.path],
+        "argv": list(sys.argv),
+        "world_size": world_size,
+        "devices": placement.devices,
+        "cores": placement.cores,
+        "backend": placement.backend,
+    }
+
+
+class NoView:
+    """Shows nothing."""
+
+    def tick(self, session):
+        return False
+
+    def close(self, session, failure):
+        pass

@@ -1,0 +1,76 @@
+"""A job that notes what a strategy does with it: the models it makes and the gradients it updates them with."""
+
+import dataclasses
+
+import torch
+
+from labkit.jobs import Job
+
+
+class ObservedJob(Job):
+    """The same job; `.notes` collects what is made from it on this rank."""
+
+    @classmethod
+    def of(cls, job):
+        fields = {entry.name: getattr(job, entry.name) for entry in dataclasses.fields(job)}
+        observed = cls(**fields)
+        object.__setattr__(observed, "notes", Notes())
+        return observed
+
+    def model(self, *, embed=True, blocks=None, head=True):
+        blocks = None if blocks is None else tuple(blocks)
+        model = super().model(embed=embed, blocks=blocks, head=head)
+        if embed and head and (blocks is None or len(blocks) == self.blocks):
+            self.notes.whole.append((model, {name: tuple(p.shape) for name, p in model.named_parameters()}))
+        return model
+
+    def optimizer(self, parameters):
+        optimizer = super().optimizer(parameters)
+        if hasattr(optimizer, "register_step_pre_hook"):
+            optimizer.register_step_pre_hook(lambda *_: self.notes.before_update())
+        return optimizer
+
+
+class Notes:
+    """Models that a rank holds whole, and what they were before each update."""
+
+    def __init__(self):
+        self.whole, self.initial, self.gradients = [], None, []
+
+    def before_update(self):
+        """Notes the gradients, and before the first update the values, of the whole model if there is one."""
+        parameters = self._parameters()
+        if parameters is None:
+            return
+        if self.initial is None:
+            self.initial = _copies(parameters)
+        self.gradients.append(_copies({n: p.grad for n, p in parameters.items() if p.grad is not None}))
+
+    def final(self):
+        """Returns the whole model's values, or None where this rank holds none or did not train it."""
+        parameters = self._parameters()
+        if parameters is None or not any(p.grad is not None for p in parameters.values()) and not self._moved(parameters):
+            return None
+        return _copies(parameters)
+
+    def _parameters(self):
+        """Returns {name: parameter} of the last whole model whose parameters still have their full shapes."""
+        for model, shapes in reversed(self.whole):
+            parameters = dict(model.named_parameters())
+            if all(name in parameters and _is_whole(parameters[name], shape) for name, shape in shapes.items()):
+                return {name: parameters[name] for name in shapes}
+        return None
+
+    def _moved(self, parameters):
+        return self.initial is not None and any(
+            not torch.equal(parameters[name].detach().cpu(), value) for name, value in self.initial.items()
+        )
+
+
+def _is_whole(parameter, shape):
+    plain = type(parameter.data) is torch.Tensor
+    return plain and tuple(parameter.shape) == shape and parameter.untyped_storage().size() > 0
+
+
+def _copies(tensors):
+    return {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items() if type(tensor.data) is torch.Tensor}

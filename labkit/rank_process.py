@@ -1,0 +1,235 @@
+"""The life of one rank's process: from the fork to its result, in the kernel's environment but not in its fate."""
+
+import contextlib
+import ctypes
+import datetime
+import faulthandler
+import io
+import os
+import pickle
+import random
+import signal
+import struct
+import subprocess
+import sys
+import threading
+import traceback
+
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+DUMP_SIGNAL = signal.SIGUSR2
+SEED = 0
+GROUP_TIMEOUT_S = 24 * 3600  # longer than any of ours, so that labkit speaks first
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def preload():
+    """Imports in the fork server what ranks would otherwise import one by one."""
+    os.environ["OMP_NUM_THREADS"] = "1"
+    import torch  # noqa: PLC0415
+    import torch._dynamo  # noqa: F401, PLC0415  (the first optimizer step imports it)
+    import torch.distributed._functional_collectives  # noqa: F401, PLC0415
+    import torch.distributed.tensor  # noqa: F401, PLC0415
+    import torch.nn.parallel  # noqa: F401, PLC0415
+    import torch.utils.data  # noqa: F401, PLC0415
+
+    import labkit  # noqa: F401, PLC0415
+    from labkit import groups, oracle, payload, race, rank, training  # noqa: F401, PLC0415
+
+    torch.set_num_threads(1)
+
+
+def prctl(option, value):
+    """Calls Linux' prctl; elsewhere it does nothing."""
+    if sys.platform == "linux":
+        _libc.prctl(option, value, 0, 0, 0)
+
+
+def start_fresh(rank, descriptors, server_pid):
+    """Starts a rank as a new Python process, for systems where forking after importing torch is not safe."""
+    code = f"from labkit.rank_process import main, preload; preload(); main({rank}, {descriptors}, {server_pid})"
+    # The object is not kept: the server reaps the process by its id.
+    process = subprocess.Popen([sys.executable, "-c", code], pass_fds=descriptors, start_new_session=True)
+    process.returncode = 0
+    return process.pid
+
+
+def main(rank, descriptors, server_pid):
+    """Becomes rank `rank`; never returns."""
+    if os.getsid(0) != os.getpid():
+        os.setsid()
+    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != server_pid:
+        os._exit(71)
+    payload_fd, channel_fd, out_fd, err_fd, release_fd = descriptors
+    os.dup2(out_fd, 1)
+    os.dup2(err_fd, 2)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    _close_others({0, 1, 2, payload_fd, channel_fd, release_fd})
+    for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    _open_streams()
+    channel = Channel(channel_fd)
+    try:
+        _work(rank, payload_fd, channel)
+    except BaseException as error:
+        channel.send("failed", _failure(error))
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+    # Leaving now would look like a lost connection to the others: wait until the kernel has heard everyone.
+    os.read(release_fd, 1)
+    os._exit(0)
+
+
+class Channel:
+    """One-way messages from this rank to the kernel: 8 bytes of length, then a pickle of (kind, value)."""
+
+    def __init__(self, descriptor):
+        self.descriptor, self.lock = descriptor, threading.Lock()
+
+    def send(self, kind, value):
+        body = pickle.dumps((kind, value), protocol=pickle.HIGHEST_PROTOCOL)
+        data = memoryview(struct.pack("<Q", len(body)) + body)
+        with self.lock:
+            while data:
+                data = data[os.write(self.descriptor, data) :]
+
+
+def _close_others(keep):
+    for descriptor in keep - {0, 1, 2}:
+        os.set_inheritable(descriptor, False)
+    for name in os.listdir("/dev/fd"):
+        if int(name) not in keep:
+            with contextlib.suppress(OSError):
+                os.close(int(name))
+
+
+def _open_streams():
+    """Gives this rank its own streams: each write reaches the kernel at once, flushed or not."""
+    for name, descriptor in (("stdout", 1), ("stderr", 2)):
+        raw = io.FileIO(descriptor, "w", closefd=False)
+        text = io.TextIOWrapper(raw, encoding="utf-8", errors="backslashreplace", write_through=True)
+        setattr(sys, name, text)
+        setattr(sys, f"__{name}__", text)
+    sys.stdin = sys.__stdin__ = open(0, closefd=False)
+
+
+def _work(rank, payload_fd, channel):
+    from labkit import fresh_imports  # noqa: PLC0415
+    from labkit.payload import pack_result  # noqa: PLC0415
+
+    # Read at an offset: the descriptor, and so its position, is shared with the other ranks.
+    payload = io.BytesIO(os.pread(payload_fd, os.fstat(payload_fd).st_size, 0))
+    plan = pickle.load(payload)
+    _take_over(plan, rank)
+    fresh_imports.install(plan["path"], plan["cwd"])
+    handle = _set_up(plan, rank, channel)
+    fn, args, kwargs = pickle.load(payload)
+
+    result = fn(handle, *args, **kwargs)
+    _send_observations(handle, channel)
+    channel.send("result", bytes(pack_result(result)))
+
+
+def _take_over(plan, rank):
+    """Makes the kernel's environment, directory and import path, as they are at the call, this rank's own."""
+    os.environ.clear()
+    os.environ.update(plan["environ"])
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), GROUP_RANK="0")
+    os.chdir(plan["cwd"])
+    sys.path[:] = plan["path"]
+    sys.argv[:] = plan["argv"]
+    stacks = open(os.path.join(plan["directory"], f"stack-{rank}"), "w")
+    stacks.write(f"main {threading.main_thread().ident:x}\n")
+    stacks.flush()
+    faulthandler.enable(file=stacks)
+    faulthandler.register(DUMP_SIGNAL, file=stacks, all_threads=True)
+    if plan["cores"][rank] and hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, plan["cores"][rank])
+
+
+def _set_up(plan, rank, channel):
+    """Chooses the device, initialises torch.distributed and returns the Rank."""
+    import numpy  # noqa: PLC0415
+    import torch  # noqa: PLC0415
+    import torch.distributed as dist  # noqa: PLC0415
+
+    from labkit import groups  # noqa: PLC0415
+    from labkit.rank import Rank, Recorder, control_group  # noqa: PLC0415
+    from labkit.status import Status  # noqa: PLC0415
+
+    torch.set_num_threads(1)
+    device = torch.device(plan["devices"][rank])
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    torch.manual_seed(SEED)
+    random.seed(SEED + rank)
+    numpy.random.seed(SEED + rank)
+    status = Status(os.path.join(plan["directory"], "status"), plan["world_size"])
+    recorder = Recorder(rank, device)
+    watch = groups.Watch(rank, status, recorder)
+    groups.watch_groups(watch)
+    world_size, timeout = plan["world_size"], datetime.timedelta(seconds=GROUP_TIMEOUT_S)
+    store = dist.FileStore(os.path.join(plan["directory"], "store"), world_size)
+
+    def start_group():
+        with _quiet():
+            torch_init(plan["backend"], store=store, rank=rank, world_size=world_size, timeout=timeout)
+
+    torch_init = groups.accept_second_init(start_group, world_size)
+    start_group()
+    if device.type == "cuda":
+        threading.Thread(target=watch.poll_device, daemon=True).start()
+    return Rank(
+        rank,
+        world_size,
+        device,
+        recorder=recorder,
+        status=status,
+        send=channel.send,
+        make_control_group=lambda: control_group(store, rank, world_size, watch, timeout),
+    )
+
+
+@contextlib.contextmanager
+def _quiet():
+    """Keeps what gloo's C++ code prints about its connections out of the learner's cell."""
+    saved = os.dup(1)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    try:
+        yield
+    finally:
+        os.dup2(saved, 1)
+        os.close(saved)
+
+
+def _send_observations(handle, channel):
+    from labkit.memory import peak_bytes  # noqa: PLC0415
+
+    handle._flush()
+    recorder = handle._recorder
+    channel.send("observed", {
+        "spans": recorder.rows(),
+        "dropped": recorder.dropped,
+        "traffic": recorder.counter.totals(),
+        "peak_bytes": peak_bytes(handle.device),
+    })
+
+
+def _failure(error):
+    """Describes an exception by plain strings, so that the kernel need not unpickle foreign classes."""
+    if isinstance(error, SystemExit):
+        code = error.code if isinstance(error.code, int) else 0 if error.code is None else 1
+        return {"kind": "exited", "code": code, "frames": _frames(error), "full": "", "type": "SystemExit", "message": ""}
+    return {
+        "kind": "raised",
+        "type": type(error).__name__,
+        "message": str(error),
+        "frames": _frames(error),
+        "full": "".join(traceback.format_exception(error)),
+    }
+
+
+def _frames(error):
+    return [(f.filename, f.lineno, f.name) for f in traceback.extract_tb(error.__traceback__)]

@@ -1,0 +1,112 @@
+"""Scaling: the rounds of a race, and the ratios that they give."""
+
+import statistics
+from dataclasses import dataclass
+
+BASELINE, LIMIT = "one device", "limit"
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """A measured ratio: the median over rounds, and the 10th and 90th percentile as its spread."""
+
+    median: float
+    low: float
+    high: float
+
+    def __str__(self):
+        return f"{self.median:.2f} [{self.low:.2f} … {self.high:.2f}]"
+
+
+class Scaling:
+    """What a race measured.
+
+    .speedup(name, n)       one device's step ÷ the strategy's (weak scaling: the ratio of tokens/s)
+    .limit(n)               the same for n ranks that each do their share of the batch at once and never communicate
+    .share(name, n)         the limit's step ÷ the strategy's: how much of what this machine allows is reached
+    .tokens_per_s(name, n)  tokens of the global batch per second
+    .table() .figure        all of it as text and as a picture
+    Each is a Ratio with .median .low .high over paired rounds. Where the job does not fit one device there is no
+    baseline: speedup and limit raise ValueError, tokens/s and share remain.
+    """
+
+    def __init__(self, *, job, badge, batch, names, world_sizes):
+        self.job, self.badge, self.batch, self.names, self.world_sizes = job, badge, batch, names, world_sizes
+        self.one_gpu_tokens_per_s = None
+        self._rounds = {n: [] for n in world_sizes}
+
+    def __repr__(self):
+        return f"Scaling of {', '.join(self.names)} over {', '.join(map(str, self.world_sizes))} ranks"
+
+    @property
+    def has_baseline(self):
+        return any(BASELINE in times for rounds in self._rounds.values() for times in rounds)
+
+    def rounds(self, world_size):
+        """Returns {contender: seconds of its slowest rank} for every timed round at this number of ranks."""
+        if world_size not in self._rounds:
+            raise ValueError(f"{world_size} ranks were not raced; there are {', '.join(map(str, self.world_sizes))}")
+        return tuple(self._rounds[world_size])
+
+    def add_round(self, world_size, times):
+        self._rounds[world_size].append(times)
+
+    def speedup(self, name, n):
+        self._check(name, n)
+        return self._paired(n, BASELINE, name, self._work(n))
+
+    def limit(self, n):
+        return self._paired(n, BASELINE, LIMIT, self._work(n))
+
+    def share(self, name, n):
+        self._check(name, n)
+        return self._paired(n, LIMIT, name, 1)
+
+    def tokens_per_s(self, name, n):
+        work = 1 if name == BASELINE else self._work(n)
+        rates = [work * self.job.tokens_per_step / times[name] for times in self.rounds(n) if name in times]
+        return _ratio(rates, f"{name} was not timed on {n} ranks")
+
+    def table(self):
+        """Returns the race as text, one line per strategy and number of ranks."""
+        lines = [f"{self.job}, {'strong' if self.batch == 'global' else 'weak'} scaling, measured on {self.badge}"]
+        lines.append(f"{'strategy':<28} {'ranks':>5} {'tokens/s':>9} {'speed-up':>20} {'limit':>20} {'share':>20}")
+        for n in self.world_sizes:
+            for name in self.names:
+                if not self._rounds[n]:
+                    continue
+                rate = f"{self.tokens_per_s(name, n).median:,.0f}"
+                known = [self.speedup(name, n), self.limit(n)] if self.has_baseline else ["does not fit one device", "-"]
+                cells = [str(cell) for cell in [*known, self.share(name, n)]]
+                lines.append(f"{name:<28} {n:>5} {rate:>9} " + " ".join(f"{cell:>20}" for cell in cells))
+        return "\n".join(lines)
+
+    @property
+    def figure(self):
+        return self.draw()
+
+    def draw(self, *, failed=""):
+        from labkit.race_picture import draw_race  # noqa: PLC0415
+
+        return draw_race(self, failed=failed)
+
+    def _work(self, n):
+        return n if self.batch == "per_rank" else 1
+
+    def _check(self, name, n):
+        if name not in self.names:
+            raise ValueError(f"{name!r} was not raced; there are {', '.join(self.names)}")
+        self.rounds(n)
+
+    def _paired(self, n, over, under, factor):
+        ratios = [factor * times[over] / times[under] for times in self.rounds(n) if over in times and under in times]
+        return _ratio(ratios, "this job does not fit one device, so there is no baseline; read tokens_per_s instead")
+
+
+def _ratio(values, complaint):
+    if not values:
+        raise ValueError(complaint)
+    if len(values) == 1:
+        return Ratio(values[0], values[0], values[0])
+    tenths = statistics.quantiles(values, n=10, method="inclusive")
+    return Ratio(statistics.median(values), tenths[0], tenths[-1])

@@ -1,0 +1,81 @@
+"""Live views of a run: what is drawn, or printed in a terminal, while the kernel pumps its ranks' messages."""
+
+import time
+
+from labkit.live import Picture, in_notebook, write
+
+
+class View:
+    """One picture that follows a session; subclasses say what is drawn.
+
+    `tick` draws when a new frame is due, `close` draws the final one, marked when the run failed.
+    """
+
+    text = "figure"
+
+    def __init__(self):
+        self.picture, self._seen = None, 0
+
+    def figure(self, session, failed=None):
+        raise LookupError("a View draws through its subclasses")
+
+    def tick(self, session):
+        """Draws if a frame is due; returns whether ranks may have waited for it."""
+        if not in_notebook() or len(session.records) == self._seen:
+            return False
+        if self.picture is None:
+            self.picture = Picture(self.text)
+        if not self.picture.due(time.monotonic(), busy=busy(session)):
+            return False
+        self._seen = len(session.records)
+        self.picture.update(lambda: self.figure(session))
+        return True
+
+    def close(self, session, failure):
+        """Leaves the last picture in the notebook, with the failure written on it if there was one."""
+        if not session.records:
+            return
+        if in_notebook():
+            self.picture = self.picture or Picture(self.text)
+            failed = None if failure is None else str(failure)
+            self.picture.update(lambda: self.figure(session, failed))
+
+
+def busy(session):
+    """Whether the ranks use all of the cores that this kernel could draw on."""
+    import os  # noqa: PLC0415
+
+    used = {core for cores in session.plan["cores"] for core in cores}
+    allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count())
+    return len(allowed) <= len(used)
+
+
+class RecordsView(View):
+    """Every number that ranks log, one panel a name; for `launch`."""
+
+    text = "figure: what the ranks logged"
+
+    def figure(self, session, failed=None):
+        from labkit.draw import draw_records  # noqa: PLC0415
+
+        return draw_records(tuple(session.records), failed=failed)
+
+
+class Lines:
+    """For terminals: at most one line every two seconds, and the last one."""
+
+    EVERY_S = 2.0
+
+    def __init__(self):
+        self._next = time.monotonic() + self.EVERY_S
+
+    def due(self):
+        now = time.monotonic()
+        if now < self._next:
+            return False
+        self._next = now + self.EVERY_S
+        return True
+
+    @staticmethod
+    def say(line):
+        write("stdout", line + "\n")
