@@ -111,7 +111,8 @@ def _first_instance(instances: tuple[Card, ...]) -> tuple[tuple[Card, ...], str]
     if not instances:
         return (), ""
     name, count = short_name(instances[0].name), len(instances)
-    return instances[:1], f"MIG is on: CUDA shows a process 1 instance of {count} ({name}); CUDA_VISIBLE_DEVICES selects another"
+    note = f"MIG is on: CUDA shows a process 1 instance of {count}, here {name}; CUDA_VISIBLE_DEVICES selects which"
+    return instances[:1], note if count > 1 else ""
 
 
 def _order_note(gpus: tuple[Gpu, ...], device_order: str) -> str:
