@@ -59,7 +59,8 @@ def test_mig_gives_one_instance_to_a_process():
     here = fake(cards=(Card("NVIDIA H200", 140 * GIB, "GPU-0", True, instances(7)),))
     (gpu,) = here.gpus
     assert (gpu.name, gpu.memory_bytes, gpu.uuid, gpu.mig) == ("NVIDIA H200 MIG 1g.18gb", 18 * GIB, "MIG-0b7e", True)
-    assert "MIG is on: CUDA shows a process 1 instance of 7, here H200 MIG 1g.18gb; CUDA_VISIBLE_DEVICES selects which" in here.notes
+    note = "MIG is on: CUDA shows a process 1 instance of 7, here H200 MIG 1g.18gb; CUDA_VISIBLE_DEVICES selects which"
+    assert here.notes == (note,)
     assert place(2, "cuda", share_device=True, machine=here).badge == "1 H200 MIG 1g.18gb shared by 2 ranks"
 
 
