@@ -26,7 +26,7 @@ class NotebookError(Exception):
 
 
 def main(arguments: list[str]) -> int:
-    """Store, or with --check only judge, the chosen notebooks; 1 where one failed, 2 for an unknown name."""
+    """Store, or with --check only judge, the chosen notebooks; 1 where one is not as it should be, 2 for an unknown name."""
     parser = argparse.ArgumentParser(prog="python -m labkit outputs", description="Run notebooks and store their outputs.")
     parser.add_argument("names", nargs="*", help="how a notebook's name begins, such as 03 (default: all, and solutions)")
     parser.add_argument("--check", action="store_true", help="run and write nothing; say what is not as outputs are stored")
@@ -55,7 +55,7 @@ def select(names: list[str], *, folder: Path) -> list[Path]:
 
 
 def store(path: Path, folder: Path) -> bool:
-    """Run the notebook and store it in neutral form; a failure is printed and leaves the file as it was."""
+    """Run the notebook, store it in neutral form and judge it; a failure is printed and leaves the file as it was."""
     import nbformat
 
     name, start = path.relative_to(folder).as_posix(), time.perf_counter()
@@ -66,7 +66,7 @@ def store(path: Path, folder: Path) -> bool:
         return False
     replace(path, nbformat.writes(notebook) + "\n")
     print(f"{name}: stored, {time.perf_counter() - start:.1f} s")
-    return True
+    return check(path, folder)
 
 
 def check(path: Path, folder: Path) -> bool:
@@ -91,19 +91,21 @@ def execute(notebook, *, cwd: Path, name: str):
     client = NotebookClient(notebook, kernel_name="python3", **options, **hooks)
     # With no folder to look in, `python3` can only mean the interpreter that runs this line.
     client.create_kernel_manager().kernel_spec_manager = KernelSpecManager(kernel_dirs=[])
-    with tempfile.TemporaryDirectory(prefix="labkit-ipython-") as profile:
+    with tempfile.TemporaryDirectory(prefix="labkit-") as private, open(f"{private}/log", "w+") as log:
         try:
-            return client.execute(cwd=str(cwd), env={**os.environ, "IPYTHONDIR": profile})
+            return client.execute(cwd=str(cwd), env={**os.environ, "IPYTHONDIR": private}, stderr=log)
         except CellTimeoutError:
             raise NotebookError(complaint(name, begun, f"still busy after {CELL_TIMEOUT_S} s")) from None
         except CellControlSignal as error:
             raise NotebookError(complaint(name, begun, f"{error.ename}: {error.evalue}")) from None
-        except RuntimeError as error:
-            raise NotebookError(complaint(name, begun, f"the kernel is gone ({error})")) from None
+        except RuntimeError:
+            log.seek(0)
+            last_words = [line for line in log.read().splitlines() if line and "WARNING" not in line][-5:]
+            raise NotebookError(complaint(name, begun, "\n  ".join(["the kernel is gone", *last_words]))) from None
 
 
 def complaint(name: str, begun: list, cause: str) -> str:
-    """Three lines: which cell of which notebook, how it begins, and what went wrong."""
+    """Which cell of which notebook, how it begins, and what went wrong, one line each."""
     if not begun:
         return f"{name}: no cell was run: {cause}"
     first_line = begun[-1].source.strip().splitlines()[0]

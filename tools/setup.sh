@@ -13,7 +13,12 @@ new_enough() {
 }
 
 find_python() {
-    for name in ${PYTHON:-python3 python3.14 python3.13 python3.12 python3.11}; do
+    if [ -n "${PYTHON:-}" ]; then
+        set -- "$PYTHON"
+    else
+        set -- python3 python3.14 python3.13 python3.12 python3.11
+    fi
+    for name in "$@"; do
         if new_enough "$name"; then
             echo "$name"
             return
