@@ -38,7 +38,11 @@ def main(arguments: list[str]) -> int:
         print(error, file=sys.stderr)
         return 2
     treat = check if options.check else store
-    results = [treat(path, options.folder) for path in paths]
+    try:
+        results = [treat(path, options.folder) for path in paths]
+    except KeyboardInterrupt:
+        print("stopped; the notebook that ran is as it was", file=sys.stderr)
+        return 130
     return 0 if all(results) else 1
 
 
@@ -98,6 +102,11 @@ def execute(notebook, *, cwd: Path, name: str):
             raise NotebookError(complaint(name, begun, f"still busy after {CELL_TIMEOUT_S} s")) from None
         except CellControlSignal as error:
             raise NotebookError(complaint(name, begun, f"{error.ename}: {error.evalue}")) from None
+        except AssertionError:
+            if client.km is not None:
+                raise
+            # Stopped by a signal, nbclient ends the kernel and then misses it.
+            raise KeyboardInterrupt from None
         except RuntimeError:
             log.seek(0)
             last_words = [line for line in log.read().splitlines() if line and "WARNING" not in line][-5:]

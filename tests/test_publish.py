@@ -2,7 +2,10 @@
 
 import json
 import os
+import signal
+import subprocess
 import sys
+import time
 
 import nbformat
 import pytest
@@ -102,6 +105,21 @@ def test_a_notebook_that_shows_a_place_of_this_machine_is_not_accepted(tmp_path,
     write(tmp_path / "01_a.ipynb", "import sys; sys.prefix + '/lib/site-packages'")
     assert outputs(tmp_path) == 1
     assert "cell 0 shows a place on one machine" in capsys.readouterr().err
+
+
+def test_a_stop_ends_the_kernel_and_leaves_the_file_alone(tmp_path):
+    started = "import os, time; open('pid', 'w').write(str(os.getpid())); os.rename('pid', 'started'); time.sleep(60)"
+    path = write(tmp_path / "01_a.ipynb", started)
+    before, mark = path.read_bytes(), tmp_path / "started"
+    command = [sys.executable, "-m", "labkit", "outputs", "--folder", str(tmp_path)]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    while not mark.exists() and process.poll() is None:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    assert process.communicate(timeout=20)[1] == "stopped; the notebook that ran is as it was\n"
+    assert process.returncode == 130 and path.read_bytes() == before
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(mark.read_text()), 0)
 
 
 def test_names_choose_notebooks_and_their_solutions(tmp_path):
