@@ -8,6 +8,7 @@ from labkit import notebook
 from labkit.devices import machine
 from labkit.errors import RankError, Stopped
 from labkit.exercises import check
+from labkit.holdings import holdings
 from labkit.jobs import Job, job, small_job
 from labkit.launcher import Run, launch
 from labkit.oracle import parity
@@ -25,6 +26,7 @@ __all__ = [
     "Stopped",
     "Timeline",
     "check",
+    "holdings",
     "job",
     "launch",
     "machine",

@@ -3,7 +3,6 @@
 import math
 
 
-
 def diagnose(reports, reference, tolerance):
     """Returns the cause in one sentence, or None when all that was seen agrees with one device.
 

@@ -17,24 +17,32 @@ class ObservedJob(Job):
         object.__setattr__(observed, "notes", Notes())
         return observed
 
+    def replace(self, **changes):
+        changed = super().replace(**changes)
+        object.__setattr__(changed, "notes", self.notes)
+        return changed
+
     def model(self, *, embed=True, blocks=None, head=True):
         blocks = None if blocks is None else tuple(blocks)
         model = super().model(embed=embed, blocks=blocks, head=head)
+        self.notes.made.append(model)
         if embed and head and (blocks is None or len(blocks) == self.blocks):
             self.notes.whole.append((model, {name: tuple(p.shape) for name, p in model.named_parameters()}))
         return model
 
     def optimizer(self, parameters):
         optimizer = super().optimizer(parameters)
+        self.notes.optimizers.append(optimizer)
         if hasattr(optimizer, "register_step_pre_hook"):
             optimizer.register_step_pre_hook(lambda *_: self.notes.before_update())
         return optimizer
 
 
 class Notes:
-    """Models that a rank holds whole, and what they were before each update."""
+    """What a rank made of the job, and what the models that it holds whole were before each update."""
 
     def __init__(self):
+        self.made, self.optimizers = [], []
         self.whole, self.initial, self.gradients = [], None, []
 
     def before_update(self):

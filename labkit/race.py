@@ -13,18 +13,16 @@ from labkit.results import BASELINE, LIMIT, Scaling
 from labkit.training import build, one_device, strategy_name
 from labkit.views import View
 
-
 LEAST_ROUNDS = 3
 STOP = 2**62
 
 
-def scaling(
-    strategies, *, world_sizes=None, repeats=15, seconds=None, batch="global", job=None, device=None, live=True
-):
+def scaling(strategies, *, world_sizes=None, repeats=15, seconds=None, batch="global", job=None, device=None, live=True):
     """Races strategies against one device over numbers of ranks; returns a Scaling.
 
     strategies   one strategy, a list, or {name: strategy}
-    world_sizes  numbers of ranks; None: the powers of two up to all devices, and all devices
+    world_sizes  numbers of ranks; None: the powers of two up to all devices, and all devices (at most
+                 one per sequence of the batch)
     repeats      timed rounds per number of ranks; in each, one device, the limit and every strategy take one step in turn
     seconds      a cap on the whole race; at least 3 rounds are run
     batch        "global": the job's batch is shared out (strong scaling); "per_rank": each rank adds a batch (weak scaling)
@@ -33,7 +31,7 @@ def scaling(
     as its slowest rank takes. Raises ValueError for a request that cannot be met, RankError as `launch`.
     """
     named = _named(strategies)
-    sizes = _world_sizes(world_sizes, device)
+    sizes = _world_sizes(world_sizes, device, (job or jobs.job(device)).batch_size)
     if batch not in ("global", "per_rank"):
         raise ValueError(f'batch={batch!r}: use "global" (strong scaling) or "per_rank" (weak scaling)')
     if not isinstance(repeats, int) or isinstance(repeats, bool) or repeats < 1:
@@ -70,9 +68,9 @@ def _named(strategies):
     return dict(strategies)
 
 
-def _world_sizes(world_sizes, device):
+def _world_sizes(world_sizes, device, batch_size):
     if world_sizes is None:
-        most = max(2, default_world_size(device))
+        most = max(2, min(default_world_size(device), batch_size))
         world_sizes = sorted({2**k for k in range(1, most.bit_length()) if 2**k <= most} | {most})
     sizes = (world_sizes,) if isinstance(world_sizes, int) else tuple(world_sizes)
     if not sizes or any(not isinstance(n, int) or isinstance(n, bool) or n < 1 for n in sizes):
@@ -81,9 +79,7 @@ def _world_sizes(world_sizes, device):
 
 
 def _race(named, job, world_size, batch, device, largest, view):
-    return run_ranks(
-        race_rank, (named, job, batch), {}, world_size=world_size, device=device, largest=largest, view=view
-    )
+    return run_ranks(race_rank, (named, job, batch), {}, world_size=world_size, device=device, largest=largest, view=view)
 
 
 def _on_the_gpu(repeats):
@@ -218,5 +214,3 @@ def _slowest(rows):
             if name not in ("rank", "step", "time_s"):
                 times[name] = max(times.get(name, 0.0), seconds)
     return times
-
-

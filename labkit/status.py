@@ -7,9 +7,7 @@ lock is needed. Reading it costs the ranks nothing, unlike messages.
 import mmap
 import os
 
-OPERATIONS = (
-    "all_reduce broadcast reduce all_gather gather scatter reduce_scatter all_to_all send recv barrier wait".split()
-)
+OPERATIONS = "all_reduce broadcast reduce all_gather gather scatter reduce_scatter all_to_all send recv barrier wait".split()
 BEGUN, ENDED, WAITING, OUTSTANDING, MARK = range(5)
 _ROW = 8
 _GATE = 0

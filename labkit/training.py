@@ -22,7 +22,8 @@ def train(strategy, *, world_size=None, steps=50, job=None, device=None, live=Tr
     """
     if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
         raise ValueError(f"steps={steps!r} must be a whole number of at least 1")
-    world_size = default_world_size(device) if world_size is None else world_size
+    if world_size is None:
+        world_size = min(default_world_size(device), (job or jobs.job(device)).batch_size)
     placement = place(world_size, device)
     job = job or jobs.job(placement.device_type)
     name = strategy_name(strategy)
