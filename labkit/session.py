@@ -141,7 +141,8 @@ class Session:
 
     def _turn(self, timeout_s):
         for key, _ in self.selector.select(timeout_s):
-            if key.data is not None:
+            # What came before in this turn may have read this descriptor to its end and closed it.
+            if key.data is not None and key.fd in self.selector.get_map():
                 key.data()
 
     def _look_for_failure(self, now):
