@@ -5,6 +5,7 @@ device mesh, and passes every call on. So the calls of a learner, of DDP's C++ r
 seen at the same place, whatever the backend.
 """
 
+import contextlib
 import functools
 import time
 
@@ -196,3 +197,14 @@ def accept_second_init(start_group, world_size):
 
     dist.init_process_group = distributed_c10d.init_process_group = init_process_group
     return torch_init
+
+
+@contextlib.contextmanager
+def restored():
+    """Undoes at its end what `watch_groups` and `accept_second_init` changed in torch."""
+    before = dist.init_process_group, distributed_c10d._new_process_group_helper
+    try:
+        yield
+    finally:
+        dist.init_process_group, distributed_c10d._new_process_group_helper = before
+        distributed_c10d.init_process_group, distributed_c10d.Work.wait = before[0], _torch_wait

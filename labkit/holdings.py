@@ -56,7 +56,7 @@ class Holdings(tuple):
 
     @property
     def figure(self):
-        from labkit.draw_placement import draw_placement  # noqa: PLC0415
+        from labkit.draw_placement import draw_placement
 
         rows = [{"rank": r.rank, "kind": r.kind, "name": r.name, "bytes": r.nbytes, "fingerprint": r.fingerprint} for r in self]
         return draw_placement(rows, title=self.title, badge=self.badge)

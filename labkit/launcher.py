@@ -73,28 +73,47 @@ def launch(fn, *args, world_size=None, device=None, timeout=60, live=True, inlin
     request that cannot be met, before anything starts.
     """
     return run_ranks(
-        fn, args, kwargs, world_size=world_size, device=device, timeout=timeout, live=live, inline=inline,
-        share_device=share_device, view=RecordsView() if live else None,
+        fn,
+        args,
+        kwargs,
+        world_size=world_size,
+        device=device,
+        timeout=timeout,
+        live=live,
+        inline=inline,
+        share_device=share_device,
+        view=RecordsView() if live else None,
     )
 
 
 def run_ranks(
-    fn, args, kwargs, *, world_size=None, device=None, timeout=60, live=True, inline=False, share_device=False, view=None, largest=None
+    fn,
+    args,
+    kwargs,
+    *,
+    world_size=None,
+    device=None,
+    timeout=60,
+    live=True,
+    inline=False,
+    share_device=False,
+    view=None,
+    largest=None,
 ):
     """Does what `launch` says; `view` is shown the session while it runs, `largest` is for `place`."""
     if not isinstance(timeout, (int, float)) or not timeout > 0:
         raise ValueError(f"timeout={timeout!r} must be a number of seconds above 0")
-    if inline:
-        from labkit.inline import run_inline  # noqa: PLC0415
-
-        return run_inline(fn, args, kwargs, world_size=world_size, device=device)
+    if inline and world_size not in (None, 1):
+        raise ValueError(f"inline=True runs one rank in this process, not {world_size}; leave world_size out")
     if sys.platform == "win32":
         raise RuntimeError("labkit's ranks need Linux or macOS; on Windows use WSL2")
     if world_size is None:
-        world_size = default_world_size(device)
+        world_size = 1 if inline else default_world_size(device)
     placement = place(world_size, device, share_device=share_device, largest=largest)
     for sentence in placement.warnings:
         warnings.warn(sentence, stacklevel=3)
+    if inline:
+        return _run_inline(placement, fn, args, kwargs)
     with Interrupts() as interrupts:
         data = pack_function(fn, args, kwargs)
         return _run(placement, data, interrupts, timeout=timeout, live=live, view=view or NoView())
@@ -118,6 +137,18 @@ def _run(placement, data, interrupts, *, timeout, live, view):
         run._fill(session)
         prints.close()
         view.close(session, failure)
+    return run
+
+
+def _run_inline(placement, fn, args, kwargs):
+    from labkit.inline import run_inline
+
+    log = tempfile.TemporaryFile("w+")
+    run = Run(placement, log)
+    weakref.finalize(run, log.close)
+    session, result = run_inline(fn, args, kwargs, _plan(placement))
+    run.results = (result,)
+    run._fill(session)
     return run
 
 

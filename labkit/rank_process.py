@@ -25,15 +25,15 @@ _libc = ctypes.CDLL(None, use_errno=True)
 def preload():
     """Imports in the fork server what ranks would otherwise import one by one."""
     os.environ["OMP_NUM_THREADS"] = "1"
-    import torch  # noqa: PLC0415
-    import torch._dynamo  # noqa: F401, PLC0415  (the first optimizer step imports it)
-    import torch.distributed._functional_collectives  # noqa: F401, PLC0415
-    import torch.distributed.tensor  # noqa: F401, PLC0415
-    import torch.nn.parallel  # noqa: F401, PLC0415
-    import torch.utils.data  # noqa: F401, PLC0415
+    import torch
+    import torch._dynamo  # noqa: F401  (the first optimizer step imports it)
+    import torch.distributed._functional_collectives  # noqa: F401
+    import torch.distributed.tensor  # noqa: F401
+    import torch.nn.parallel  # noqa: F401
+    import torch.utils.data  # noqa: F401
 
-    import labkit  # noqa: F401, PLC0415
-    from labkit import groups, oracle, payload, race, rank, training  # noqa: F401, PLC0415
+    import labkit  # noqa: F401
+    from labkit import groups, oracle, payload, race, rank, training  # noqa: F401
 
     torch.set_num_threads(1)
 
@@ -116,19 +116,19 @@ def _open_streams():
 
 
 def _work(rank, payload_fd, channel):
-    from labkit import fresh_imports  # noqa: PLC0415
-    from labkit.payload import pack_result  # noqa: PLC0415
+    from labkit import fresh_imports
+    from labkit.payload import pack_result
 
     # Read at an offset: the descriptor, and so its position, is shared with the other ranks.
     payload = io.BytesIO(os.pread(payload_fd, os.fstat(payload_fd).st_size, 0))
     plan = pickle.load(payload)
     _take_over(plan, rank)
     fresh_imports.install(plan["path"], plan["cwd"])
-    handle = _set_up(plan, rank, channel)
+    handle = set_up(plan, rank, channel)
     fn, args, kwargs = pickle.load(payload)
 
     result = fn(handle, *args, **kwargs)
-    _send_observations(handle, channel)
+    send_observations(handle, channel)
     channel.send("result", bytes(pack_result(result)))
 
 
@@ -149,15 +149,15 @@ def _take_over(plan, rank):
         os.sched_setaffinity(0, plan["cores"][rank])
 
 
-def _set_up(plan, rank, channel):
+def set_up(plan, rank, channel):
     """Chooses the device, initialises torch.distributed and returns the Rank."""
-    import numpy  # noqa: PLC0415
-    import torch  # noqa: PLC0415
-    import torch.distributed as dist  # noqa: PLC0415
+    import numpy
+    import torch
+    import torch.distributed as dist
 
-    from labkit import groups  # noqa: PLC0415
-    from labkit.rank import Rank, Recorder, control_group  # noqa: PLC0415
-    from labkit.status import Status  # noqa: PLC0415
+    from labkit import groups
+    from labkit.rank import Rank, Recorder, control_group
+    from labkit.status import Status
 
     torch.set_num_threads(1)
     device = torch.device(plan["devices"][rank])
@@ -204,8 +204,8 @@ def _quiet():
         os.close(saved)
 
 
-def _send_observations(handle, channel):
-    from labkit.memory import peak_bytes  # noqa: PLC0415
+def send_observations(handle, channel):
+    from labkit.memory import peak_bytes
 
     handle._flush()
     recorder = handle._recorder

@@ -86,7 +86,7 @@ class Scaling:
         return self.draw()
 
     def draw(self, *, failed=""):
-        from labkit.race_picture import draw_race  # noqa: PLC0415
+        from labkit.race_picture import draw_race
 
         return draw_race(self, failed=failed)
 

@@ -101,7 +101,7 @@ class TrainingView(View):
         self._drawing, self._next_line = None, time.monotonic() + LINE_EVERY_S
 
     def figure(self, session, failed=None):
-        from labkit.draw import TrainingPicture  # noqa: PLC0415
+        from labkit.draw import TrainingPicture
 
         self._drawing = self._drawing or TrainingPicture(
             title=self.name, badge=f"measured on {self.badge}", note=str(self.job), steps=self.steps

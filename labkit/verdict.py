@@ -101,7 +101,7 @@ def _listing(rank, frames):
 
 def memory_note(state):
     """Says how much memory the rank had when last looked at, beside the machine's limit."""
-    from labkit.devices import machine  # noqa: PLC0415
+    from labkit.devices import machine
 
     limit = machine().memory_bytes / 2**30
     return f"rank {state.rank} held {state.memory_bytes / 2**30:.1f} GiB when last seen; the limit is {limit:.1f} GiB in all\n"

@@ -43,7 +43,7 @@ class View:
 
 def busy(session):
     """Whether the ranks use all of the cores that this kernel could draw on."""
-    import os  # noqa: PLC0415
+    import os
 
     used = {core for cores in session.plan["cores"] for core in cores}
     allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count())
@@ -56,7 +56,7 @@ class RecordsView(View):
     text = "figure: what the ranks logged"
 
     def figure(self, session, failed=None):
-        from labkit.draw import draw_records  # noqa: PLC0415
+        from labkit.draw import draw_records
 
         return draw_records(tuple(session.records), failed=failed)
 
