@@ -131,16 +131,17 @@ class Timeline:
 
         return Timeline(tuple(span for span in self.spans if fits(span)))
 
-    def draw(self, *, above=None, title="", badge="", normalised=False):
+    def draw(self, *, above=None, title="", badge="", unit="ms", normalised=False):
         """A figure with a lane per rank; `measured.draw(above=ideal)` stands two on one axis; needs matplotlib.
 
-        `title` is a string, or a pair of them with `above`. `normalised` divides each by its length: for unlike units.
+        `title` is a string, or a pair of them with `above`. Times in another `unit` than ms count as one second each;
+        `normalised` divides each timeline by its length: for unlike units.
         """
         from labkit.draw_timeline import draw_timeline
 
         timelines = [self] if above is None else [self, above]
         titles = [title, ""] if isinstance(title, str) else list(title)
-        return draw_timeline(timelines, titles[: len(timelines)], badge=badge, normalised=normalised)
+        return draw_timeline(timelines, titles[: len(timelines)], badge=badge, unit=unit, normalised=normalised)
 
     def save(self, path):
         """Write a Chrome trace (JSON, times in µs from the first start), which Perfetto opens; returns the path."""
