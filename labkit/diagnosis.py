@@ -37,7 +37,8 @@ def _loss_itself(reports, reference, tolerance):
         return f"the loss is off by the factor {factor}"
     if len(set(first.values())) > 1:
         return "the ranks return different losses: the loss of a rank's own slice, where the mean over the global batch belongs?"
-    return f"already the first loss departs ({loss:.6g} instead of {reference['losses'][0]:.6g}): the forward pass or the batch differs"
+    right = reference["losses"][0]
+    return f"already the first loss departs ({loss:.6g} instead of {right:.6g}): the forward pass or the batch differs"
 
 
 def _gradients(reports, reference, tolerance):

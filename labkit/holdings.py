@@ -70,7 +70,7 @@ def holdings(strategy, *, world_size=2, job=None):
     The default job is `small_job()`; ranks run on CPU cores.
     """
     job = job or jobs.small_job()
-    run = run_ranks(hold_rank, (strategy, job), {}, world_size=world_size, device="cpu")
+    run = run_ranks(hold_rank, (strategy, job), {}, world_size=world_size, device="cpu", warn=False)
     rows = [Holding(rank, *row) for rank, result in enumerate(run.results) for row in result]
     return Holdings.of(rows, title=f"what lives where: {strategy_name(strategy)}", badge=run.placement.badge)
 

@@ -5,7 +5,7 @@ import pickle
 import sys
 import tempfile
 import warnings
-import weakref
+import zlib
 
 from labkit.devices import default_world_size, place
 from labkit.errors import RankError, Stopped
@@ -30,8 +30,8 @@ class Run:
     .placement  devices and cores that the ranks used
     """
 
-    def __init__(self, placement, log_file):
-        self.placement, self._log_file = placement, log_file
+    def __init__(self, placement):
+        self.placement, self._log = placement, zlib.compress(b"")
         self.world_size = len(placement.devices)
         self.results, self.records = (), ()
         self.timeline, self.traffic, self.memory = Timeline([]), TrafficTable(), ()
@@ -42,8 +42,11 @@ class Run:
 
     @property
     def log(self):
-        self._log_file.seek(0)
-        return self._log_file.read()
+        return zlib.decompress(self._log).decode()
+
+    def _keep_log(self, file):
+        file.seek(0)
+        self._log = zlib.compress(file.read().encode(), level=1)
 
     def _fill(self, session):
         observed = [state.observed for state in session.states]
@@ -99,8 +102,12 @@ def run_ranks(
     share_device=False,
     view=None,
     largest=None,
+    warn=True,
 ):
-    """Does what `launch` says; `view` is shown the session while it runs, `largest` is for `place`."""
+    """Does what `launch` says.
+
+    `view` is shown the session while it runs, `largest` is for `place`, `warn` is False where speeds do not matter.
+    """
     if not isinstance(timeout, (int, float)) or not timeout > 0:
         raise ValueError(f"timeout={timeout!r} must be a number of seconds above 0")
     if inline and world_size not in (None, 1):
@@ -110,7 +117,7 @@ def run_ranks(
     if world_size is None:
         world_size = 1 if inline else default_world_size(device)
     placement = place(world_size, device, share_device=share_device, largest=largest)
-    for sentence in placement.warnings:
+    for sentence in placement.warnings if warn else ():
         warnings.warn(sentence, stacklevel=3)
     if inline:
         return _run_inline(placement, fn, args, kwargs)
@@ -120,32 +127,29 @@ def run_ranks(
 
 
 def _run(placement, data, interrupts, *, timeout, live, view):
-    log = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")
-    run = Run(placement, log)
-    weakref.finalize(run, log.close)
-    prints = Prints(run.world_size, log=log, live=live)
-    session = Session(_plan(placement), timeout=timeout, prints=prints, view=view, interrupts=interrupts)
-    failure = None
-    try:
-        session.run(data)
-        run.results = tuple(pickle.loads(state.result) for state in session.states)
-    except (RankError, Stopped) as error:
-        failure = error
-        error.run = run
-        raise
-    finally:
-        run._fill(session)
-        prints.close()
-        view.close(session, failure)
+    run, failure = Run(placement), None
+    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as log:
+        prints = Prints(run.world_size, log=log, live=live)
+        session = Session(_plan(placement), timeout=timeout, prints=prints, view=view, interrupts=interrupts)
+        try:
+            session.run(data)
+            run.results = tuple(pickle.loads(state.result) for state in session.states)
+        except (RankError, Stopped) as error:
+            failure = error
+            error.run = run
+            raise
+        finally:
+            run._fill(session)
+            prints.close()
+            run._keep_log(log)
+            view.close(session, failure)
     return run
 
 
 def _run_inline(placement, fn, args, kwargs):
     from labkit.inline import run_inline
 
-    log = tempfile.TemporaryFile("w+")
-    run = Run(placement, log)
-    weakref.finalize(run, log.close)
+    run = Run(placement)
     session, result = run_inline(fn, args, kwargs, _plan(placement))
     run.results = (result,)
     run._fill(session)

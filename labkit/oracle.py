@@ -86,7 +86,7 @@ def follow_rank(rank, strategy, job, steps):
 
 
 def _follow(strategy, world_size, steps, job):
-    run = run_ranks(follow_rank, (strategy, job, steps), {}, world_size=world_size, device="cpu")
+    run = run_ranks(follow_rank, (strategy, job, steps), {}, world_size=world_size, device="cpu", warn=False)
     return run.results
 
 

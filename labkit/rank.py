@@ -155,14 +155,20 @@ class Rank:
             self._pending.append({"rank": self.rank, "step": step, "time_s": time_s, **numbers})
             self._record = {}
         if self._pending and (self._sent_at is None or now - self._sent_at > 0.1):
-            self._flush(now)
+            self.flush(now)
 
-    def _flush(self, now=None):
+    def flush(self, now=None):
+        """Sends what was logged to the kernel; labkit calls it at the end."""
         if self._record:
             self._finish_record(self._steps_done)
         if self._pending:
             self._send("records", self._pending)
             self._pending, self._sent_at = [], now
+
+    def give_up(self):
+        """Sends the records of the steps that were finished before an error."""
+        self._record = {}
+        self.flush()
 
 
 def _number(name, value):

@@ -127,7 +127,11 @@ def _work(rank, payload_fd, channel):
     handle = set_up(plan, rank, channel)
     fn, args, kwargs = pickle.load(payload)
 
-    result = fn(handle, *args, **kwargs)
+    try:
+        result = fn(handle, *args, **kwargs)
+    except BaseException:
+        handle.give_up()
+        raise
     send_observations(handle, channel)
     channel.send("result", bytes(pack_result(result)))
 
@@ -207,7 +211,7 @@ def _quiet():
 def send_observations(handle, channel):
     from labkit.memory import peak_bytes
 
-    handle._flush()
+    handle.flush()
     recorder = handle._recorder
     channel.send("observed", {
         "spans": recorder.rows(),
