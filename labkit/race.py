@@ -31,7 +31,7 @@ def scaling(strategies, *, world_sizes=None, repeats=15, seconds=None, batch="gl
     as its slowest rank takes. Raises ValueError for a request that cannot be met, RankError as `launch`.
     """
     named = _named(strategies)
-    sizes = _world_sizes(world_sizes, device, (job or jobs.job(device)).batch_size)
+    sizes = _world_sizes(world_sizes, device, (job or jobs.job(device=device)).batch_size)
     if batch not in ("global", "per_rank"):
         raise ValueError(f'batch={batch!r}: use "global" (strong scaling) or "per_rank" (weak scaling)')
     if not isinstance(repeats, int) or isinstance(repeats, bool) or repeats < 1:
@@ -39,7 +39,7 @@ def scaling(strategies, *, world_sizes=None, repeats=15, seconds=None, batch="gl
     if seconds is not None and not seconds > 0:
         raise ValueError(f"seconds={seconds!r} must be above 0, or None for no cap")
     placement = place(max(sizes), device)
-    job = job or jobs.job(placement.device_type)
+    job = job or jobs.job(device=placement.device_type)
     result = Scaling(job=job, badge=placement.badge, batch=batch, names=tuple(named), world_sizes=sizes)
     if device is None and placement.device_type == "cpu" and len(machine().gpus) == 1:
         result.one_gpu_tokens_per_s = _on_the_gpu(repeats)
@@ -84,7 +84,7 @@ def _race(named, job, world_size, batch, device, largest, view):
 
 def _on_the_gpu(repeats):
     """Returns one GPU's tokens/s with its own job, as a Ratio: the one-rank step of a learner who has one card."""
-    job = jobs.job("cuda")
+    job = jobs.job(device="cuda")
     result = Scaling(job=job, badge="", batch="global", names=(), world_sizes=(1,))
     view = RaceView(result)
     view.start(1, repeats, None)

@@ -40,7 +40,8 @@ class Scaling:
 
     @property
     def has_baseline(self):
-        return any(BASELINE in times for rounds in self._rounds.values() for times in rounds)
+        """Whether one device could do the job; taken for granted until the first round."""
+        return not any(self._rounds.values()) or any(BASELINE in times for rounds in self._rounds.values() for times in rounds)
 
     def rounds(self, world_size):
         """Returns {contender: seconds of its slowest rank} for every timed round at this number of ranks."""
@@ -86,9 +87,34 @@ class Scaling:
         return self.draw()
 
     def draw(self, *, failed=""):
-        from labkit.race_picture import draw_race
+        """Returns the picture of all rounds so far, marked if the race failed."""
+        from labkit.draw_scaling import ScalingData, ScalingLine, draw_scaling
 
-        return draw_race(self, failed=failed)
+        raced = [n for n in self.world_sizes if self._rounds[n]]
+        value = self.speedup if self.has_baseline else self.tokens_per_s
+        lines = [
+            ScalingLine(
+                name,
+                points={n: value(name, n) for n in raced},
+                share={n: self.share(name, n) for n in raced},
+                job=str(self.job),
+            )
+            for name in self.names
+        ]
+        limit = {n: self.limit(n) for n in raced} if self.has_baseline else {}
+        data = ScalingData(self.world_sizes, tuple(lines), limit=limit, has_baseline=self.has_baseline)
+        return draw_scaling(data, title=self.title, badge=f"measured on {self.badge}", note=self.note, failed=failed)
+
+    @property
+    def title(self):
+        return "strong scaling: one batch shared out" if self.batch == "global" else "weak scaling: one more batch per rank"
+
+    @property
+    def note(self):
+        """What else the reader must know: the one GPU of a learner, or that there is no baseline."""
+        if self.one_gpu_tokens_per_s is not None:
+            return f"one step on this machine's one GPU: {self.one_gpu_tokens_per_s.median:,.0f} tokens/s"
+        return "" if self.has_baseline else "this job does not fit one device: tokens/s only"
 
     def _work(self, n):
         return n if self.batch == "per_rank" else 1

@@ -23,9 +23,9 @@ def train(strategy, *, world_size=None, steps=50, job=None, device=None, live=Tr
     if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
         raise ValueError(f"steps={steps!r} must be a whole number of at least 1")
     if world_size is None:
-        world_size = min(default_world_size(device), (job or jobs.job(device)).batch_size)
+        world_size = min(default_world_size(device), (job or jobs.job(device=device)).batch_size)
     placement = place(world_size, device)
-    job = job or jobs.job(placement.device_type)
+    job = job or jobs.job(device=placement.device_type)
     name = strategy_name(strategy)
     view = TrainingView(name, placement, job, steps) if live else None
     return run_ranks(train_rank, (strategy, job, steps), {}, world_size=world_size, device=device, live=live, view=view)
