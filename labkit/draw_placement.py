@@ -7,7 +7,6 @@ from matplotlib.patches import Patch, Rectangle
 
 from labkit.canvas import FAINT, INK, PX_PER_INCH, SOFT, WIDTH_PX, frame, key, rank_colour, short
 
-KIND_ORDER = ("weights", "gradients", "optimizer", "activations", "batch")
 SAME_COLOUR = "#D3DAE2"
 HEADER_PX, HEAD_PX, FOOT_PX = 62, 26, 40
 NAMES_PX, NAME_LETTERS, RIGHT_PX = 190, 26, 16
@@ -18,7 +17,7 @@ LEAST_FOR_SHAPE_PX = 165
 def draw_placement(account, *, title="", badge="", note=""):
     """A column per rank, a row per tensor or group of tensors under its kind, and each rank's sum below.
 
-    `account` is a list of dict(rank, kind, name, bytes, fingerprint, shape). A cell is grey where all ranks hold the
+    `account` is a list of dict(rank, kind, name, bytes, fingerprint, shape), shape may be missing. A cell is grey where all ranks hold the
     same fingerprint (replicated); else it has the colour of the lowest rank that holds this content, its own as a rule.
     Dashed cells are missing on the rank. A fingerprint of None equals no other.
     """
@@ -108,11 +107,11 @@ class _Table:
 
 
 def _kinds(account):
+    """{kind: names}, both in order of appearance."""
     found = {}
     for row in account:
         found.setdefault(row["kind"], {})[row["name"]] = True
-    known = [kind for kind in KIND_ORDER if kind in found]
-    return {kind: list(found[kind]) for kind in [*known, *(kind for kind in found if kind not in KIND_ORDER)]}
+    return {kind: list(names) for kind, names in found.items()}
 
 
 def _colours(cells, ranks):

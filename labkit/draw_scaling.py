@@ -129,7 +129,7 @@ def _entries(data):
         look = {"color": LIMIT_COLOUR, "linewidth": 1.2, "band": BAND_COLOUR}
         entries.append((look, ["this machine's limit", _at_largest(data, data.limit)]))
     for at, line in enumerate(data.lines):
-        lines = [line.name, ("predicted " if line.is_predicted else "") + _at_largest(data, line.points)]
+        lines = [line.name, ("predicted " if line.is_predicted and line.points else "") + _at_largest(data, line.points)]
         if not line.is_predicted:  # the place is kept, or the picture would jump when the first round is in
             share = [line.share[n] for n in sorted(line.share)][-1:]
             lines.append(f"{100 * share[0].median:.0f} % of this machine's limit" if share else "")

@@ -33,7 +33,8 @@ def draw_timeline(timelines, titles=(), *, title="", badge="", note="", unit="ms
     rows = [_Rows(one, 100 / (one.total_s or 1) if normalised else 1e3 if unit == "ms" else 1) for one in timelines]
     bottom = AXIS_PX + sum(TITLE_PX + one.height_px for one in rows)
     figure = frame(HEADER_PX + bottom, title=title, badge=badge, note=note)
-    limits = min(one.first for one in rows), max(one.last for one in rows)
+    first, last = min(one.first for one in rows), max(one.last for one in rows)
+    limits = (first, last) if last > first else (first, first + 1)
     for at, one in enumerate(rows):
         bottom -= TITLE_PX + one.height_px
         axes = panel(figure, LEFT_PX, bottom, WIDTH_PX - LEFT_PX - RIGHT_PX, one.height_px, grid="x")
