@@ -17,9 +17,9 @@ LEAST_FOR_SHAPE_PX = 165
 def draw_placement(account, *, title="", badge="", note=""):
     """A column per rank, a row per tensor or group of tensors under its kind, and each rank's sum below.
 
-    `account` is a list of dict(rank, kind, name, bytes, fingerprint, shape), shape may be missing. A cell is grey where all ranks hold the
-    same fingerprint (replicated); else it has the colour of the lowest rank that holds this content, its own as a rule.
-    Dashed cells are missing on the rank. A fingerprint of None equals no other.
+    `account` is a list of dict(rank, kind, name, bytes, fingerprint, shape), of which shape may be missing. A cell is
+    grey where all ranks hold the same fingerprint (replicated); else it has the colour of the lowest rank that holds
+    this content, which is its own as a rule. A dashed cell is missing on its rank. A fingerprint of None equals none.
     """
     if not account:
         raise ValueError("the account is empty; give one row per rank and tensor")
