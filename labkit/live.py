@@ -55,7 +55,8 @@ class Prints:
         self._log, self._live, self._piecemeal = log, live, live and not in_notebook()
         self._streams = {stream: [Stream(limit_lines) for _ in range(world_size)] for stream in STREAMS}
         self._arrived = {stream: [[] for _ in range(world_size)] for stream in STREAMS}
-        self._display, self._next, self._new, self._closed = None, float("-inf"), False, False
+        self._display, self._due, self._cost_s = None, None, 0.0
+        self._new = self._closed = False
 
     def feed(self, rank, stream, data):
         """Takes bytes that `rank` wrote to `stream`, "stdout" or "stderr", cut anywhere."""
@@ -67,15 +68,22 @@ class Prints:
         return merged(self._streams[stream], name=self.name, limit=self.limit_lines)
 
     def show(self, now):
-        """Shows what is new, at most four times a second; `now` is time.monotonic(), and the call is cheap when it is early."""
-        if not self._live or not self._new or now < self._next:
+        """Shows what is new, a quarter of a second after its first line, so that ranks' equal lines can meet.
+
+        `now` is a time.monotonic(). A call that comes too early, or has nothing to show, costs next to nothing.
+        """
+        if not self._live or not self._new:
             return
-        start, self._new = time.perf_counter(), False
+        if self._due is None:
+            self._due = now + max(PRINTS_EVERY_S, BUSY_SHARE * self._cost_s)
+        if now < self._due:
+            return
+        start, self._new, self._due = time.perf_counter(), False, None
         if self._piecemeal:
             self._print_arrived()
         else:
             self._update()
-        self._next = now + max(PRINTS_EVERY_S, BUSY_SHARE * (time.perf_counter() - start))
+        self._cost_s = time.perf_counter() - start
 
     def close(self):
         """Ends all lines and shows the final text; the second call does nothing."""

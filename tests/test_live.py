@@ -137,13 +137,17 @@ def test_hundred_thousand_lines_keep_little_memory_and_reach_the_log(tmp_path):
 def test_a_terminal_prints_each_line_once_and_stderr_apart(capsys):
     prints = Prints(2)
     prints.feed(0, "stdout", b"hello\n")
+    prints.show(0.0)
     prints.feed(1, "stdout", b"hello\nown")
     prints.feed(1, "stderr", b"warning\n")
     prints.show(0.0)
-    prints.feed(1, "stdout", b" line\n")
-    prints.show(0.1)
+    prints.show(0.2)
+    assert capsys.readouterr() == ("", "")
+    prints.show(0.3)
     assert capsys.readouterr() == ("all 2 ranks: hello\n", "rank 1: warning\n")
+    prints.feed(1, "stdout", b" line\n")
     prints.show(10.0)
+    prints.show(20.0)
     assert capsys.readouterr().out == "rank 1: own line\n"
 
 
