@@ -24,6 +24,8 @@ class RankError(RuntimeError):
     def __init__(self, message, *, rank, kind, traceback="", run=None):
         super().__init__(message)
         self.rank, self.kind, self.traceback, self.run = rank, kind, traceback, run
+        if traceback:
+            self.add_note(traceback.rstrip())  # shown below the error where it is not caught, never in str()
 
     def __reduce__(self):
         rebuild = {"rank": self.rank, "kind": self.kind, "traceback": self.traceback}

@@ -11,8 +11,8 @@ import torch
 import torch.distributed as dist
 
 from labkit import groups, rank_process
+from labkit.listener import RankState
 from labkit.payload import pack_result
-from labkit.session import RankState
 from labkit.status import Status
 
 

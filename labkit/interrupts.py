@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-import select
+import selectors
 import signal
 import threading
 
@@ -44,9 +44,13 @@ class Interrupts:
             raise Stopped("stopped while the ranks were starting")
 
     def wait_readable(self, source, timeout_s):
-        """Blocks until `source` can be read or `timeout_s` is over; raises Stopped at an interrupt."""
-        select.select([source, self], [], [], timeout_s)
+        """Blocks until `source` can be read and returns True, or False after `timeout_s`; raises Stopped at an interrupt."""
+        with selectors.DefaultSelector() as selector:
+            for one in (source, self):
+                selector.register(one, selectors.EVENT_READ)
+            readable = [key.fileobj for key, _ in selector.select(timeout_s)]
         self.check()
+        return source in readable
 
     def _note(self, *_):
         self.seen += 1

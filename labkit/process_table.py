@@ -1,37 +1,72 @@
-"""Readings of running processes from /proc; where there is none (macOS), they are None."""
+"""Readings of running processes from /proc; where there is none (macOS), they are None or empty."""
 
+import contextlib
 import os
+import signal
+from typing import NamedTuple
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
-def cpu_seconds(pid):
-    """Returns the CPU time that a process has used, or None."""
-    fields = _stat(pid)
-    return (int(fields[11]) + int(fields[12])) / _TICKS if fields else None
+class Process(NamedTuple):
+    """One process as /proc shows it; cpu_s includes children that it has waited for."""
+
+    pid: int
+    parent: int
+    session: int
+    cpu_s: float
+    memory_bytes: int
 
 
-def memory_bytes(pid):
-    """Returns the resident memory of a process in bytes, or None."""
-    fields = _stat(pid)
-    return int(fields[21]) * _PAGE if fields else None
+def process(pid):
+    """Returns the Process with this id, or None."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            # The name, which comes before, may hold spaces and brackets.
+            fields = file.read().rpartition(")")[2].split()
+    except OSError:
+        return None
+    ticks = sum(map(int, fields[11:15]))
+    return Process(pid, int(fields[1]), int(fields[3]), ticks / _TICKS, int(fields[21]) * _PAGE)
 
 
-def session_cpu_seconds(leader):
-    """Returns the CPU time of all processes in the session that `leader` leads, such as loader workers, or None."""
+def processes():
+    """Returns all processes that run now."""
     try:
         pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
     except OSError:
-        return None
-    rows = [fields for fields in map(_stat, pids) if fields and int(fields[3]) == leader]
-    return sum(int(row[11]) + int(row[12]) for row in rows) / _TICKS
+        return []
+    return [found for found in map(process, pids) if found]
 
 
-def _stat(pid):
-    """Returns the fields of /proc/<pid>/stat from the state on (the name before it may hold spaces)."""
+def family(leader, table):
+    """Returns, of the processes in `table`, the session that `leader` leads and all that descends from it."""
+    members = {found.pid: found for found in table if found.session == leader}
+    grew = True
+    while grew:
+        more = {found.pid: found for found in table if found.parent in members and found.pid not in members}
+        grew = bool(more)
+        members |= more
+    return list(members.values())
+
+
+def children(pid):
+    """Returns the ids of the processes whose parent is `pid`."""
     try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rpartition(")")[2].split()
+        with open(f"/proc/{pid}/task/{pid}/children") as file:
+            return [int(child) for child in file.read().split()]
     except OSError:
-        return None
+        return [found.pid for found in processes() if found.parent == pid]
+
+
+def kill_families(leaders):
+    """Ends the process groups of these session leaders, and where /proc shows them all that descend from them."""
+    table = processes()
+    members = {found.pid for leader in leaders for found in family(leader, table)}
+    for leader in leaders:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(leader, signal.SIGKILL)
+    for pid in members:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)

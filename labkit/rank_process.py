@@ -9,11 +9,12 @@ import os
 import pickle
 import random
 import signal
-import struct
 import subprocess
 import sys
 import threading
-import traceback
+
+from labkit.channel import Channel
+from labkit.failures import failure
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 DUMP_SIGNAL = signal.SIGUSR2
@@ -46,7 +47,10 @@ def prctl(option, value):
 
 def start_fresh(rank, descriptors, server_pid):
     """Starts a rank as a new Python process, for systems where forking after importing torch is not safe."""
-    code = f"from labkit.rank_process import main, preload; preload(); main({rank}, {descriptors}, {server_pid})"
+    code = (
+        f"import sys; sys.path[:] = {sys.path!r}; from labkit.rank_process import main, preload; "
+        f"preload(); main({rank}, {descriptors}, {server_pid})"
+    )
     # The object is not kept: the server reaps the process by its id.
     process = subprocess.Popen([sys.executable, "-c", code], pass_fds=descriptors, start_new_session=True)
     process.returncode = 0
@@ -55,6 +59,10 @@ def start_fresh(rank, descriptors, server_pid):
 
 def main(rank, descriptors, server_pid):
     """Becomes rank `rank`; never returns."""
+    for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(DUMP_SIGNAL, signal.SIG_IGN)
     if os.getsid(0) != os.getpid():
         os.setsid()
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -65,35 +73,18 @@ def main(rank, descriptors, server_pid):
     os.dup2(err_fd, 2)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     _close_others({0, 1, 2, payload_fd, channel_fd, release_fd})
-    for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
     _open_streams()
     channel = Channel(channel_fd)
     try:
         _work(rank, payload_fd, channel)
     except BaseException as error:
-        channel.send("failed", _failure(error))
+        channel.send("failed", failure(error))
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()
     # Leaving now would look like a lost connection to the others: wait until the kernel has heard everyone.
     os.read(release_fd, 1)
     os._exit(0)
-
-
-class Channel:
-    """One-way messages from this rank to the kernel: 8 bytes of length, then a pickle of (kind, value)."""
-
-    def __init__(self, descriptor):
-        self.descriptor, self.lock = descriptor, threading.Lock()
-
-    def send(self, kind, value):
-        body = pickle.dumps((kind, value), protocol=pickle.HIGHEST_PROTOCOL)
-        data = memoryview(struct.pack("<Q", len(body)) + body)
-        with self.lock:
-            while data:
-                data = data[os.write(self.descriptor, data) :]
 
 
 def _close_others(keep):
@@ -105,10 +96,20 @@ def _close_others(keep):
                 os.close(int(name))
 
 
+class _Whole(io.FileIO):
+    """A file whose write takes all bytes, even where a signal cuts the system call short."""
+
+    def write(self, data):
+        rest = memoryview(data).cast("B")
+        while rest:
+            rest = rest[super().write(rest) :]
+        return len(data)
+
+
 def _open_streams():
     """Gives this rank its own streams: each write reaches the kernel at once, flushed or not."""
     for name, descriptor in (("stdout", 1), ("stderr", 2)):
-        raw = io.FileIO(descriptor, "w", closefd=False)
+        raw = _Whole(descriptor, "w", closefd=False)
         text = io.TextIOWrapper(raw, encoding="utf-8", errors="backslashreplace", write_through=True)
         setattr(sys, name, text)
         setattr(sys, f"__{name}__", text)
@@ -133,7 +134,7 @@ def _work(rank, payload_fd, channel):
         handle.give_up()
         raise
     send_observations(handle, channel)
-    channel.send("result", bytes(pack_result(result)))
+    channel.send_result(pack_result(result))
 
 
 def _take_over(plan, rank):
@@ -219,21 +220,3 @@ def send_observations(handle, channel):
         "traffic": recorder.counter.totals(),
         "peak_bytes": peak_bytes(handle.device),
     })
-
-
-def _failure(error):
-    """Describes an exception by plain strings, so that the kernel need not unpickle foreign classes."""
-    if isinstance(error, SystemExit):
-        code = error.code if isinstance(error.code, int) else 0 if error.code is None else 1
-        return {"kind": "exited", "code": code, "frames": _frames(error), "full": "", "type": "SystemExit", "message": ""}
-    return {
-        "kind": "raised",
-        "type": type(error).__name__,
-        "message": str(error),
-        "frames": _frames(error),
-        "full": "".join(traceback.format_exception(error)),
-    }
-
-
-def _frames(error):
-    return [(f.filename, f.lineno, f.name) for f in traceback.extract_tb(error.__traceback__)]

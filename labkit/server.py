@@ -16,9 +16,10 @@ import socket
 import sys
 import time
 
-from labkit import rank_process
+from labkit import process_table, rank_process
 
 POLL_S = 1.0
+ORPHANS_S = 1.0
 
 
 class Run:
@@ -45,7 +46,8 @@ class Server:
         for ignored in (signal.SIGINT, signal.SIGHUP):
             signal.signal(ignored, signal.SIG_IGN)
         self.selector.register(self.child_r, selectors.EVENT_READ, None)
-        adopt_orphans()
+        # Makes what a rank leaves behind this server's child (Linux), so that it can be ended.
+        rank_process.prctl(rank_process.PR_SET_CHILD_SUBREAPER, 1)
 
     def serve(self):
         """Runs until the kernel closes the control socket or is gone."""
@@ -73,6 +75,9 @@ class Server:
         with contextlib.suppress(OSError):
             self.control.sendall(json.dumps(reply).encode() + b"\n")
         return True
+
+    def on_greet(self, descriptors):
+        return {}
 
     def on_begin(self, descriptors, run, ranks):
         status_fd, life_fd = descriptors
@@ -102,8 +107,9 @@ class Server:
         if not record.dying:
             record.dying = True
             self.selector.unregister(record.life_fd)
+            process_table.kill_families(list(record.pids))
             for pid in record.pids:
-                kill_group(pid)
+                os.kill(pid, signal.SIGKILL)  # one that does not lead its session yet
         self.finish(run)
 
     def reap(self):
@@ -172,27 +178,19 @@ def start_rank(server, rank, descriptors, fork):
 def kill_group(pid):
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
-
-
-def adopt_orphans():
-    """Makes processes whose rank has ended children of this server (Linux), so that it can end them."""
-    rank_process.prctl(rank_process.PR_SET_CHILD_SUBREAPER, 1)
 
 
 def kill_orphans():
     """Ends what ranks left behind in sessions of their own; called only while no rank runs."""
-    try:
-        with open(f"/proc/self/task/{os.getpid()}/children") as children:
-            pids = [int(pid) for pid in children.read().split()]
-    except OSError:
-        return
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+    deadline = time.monotonic() + ORPHANS_S
+    while (pids := process_table.children(os.getpid())) and time.monotonic() < deadline:
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         with contextlib.suppress(ChildProcessError):
-            os.waitpid(pid, 0)
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        time.sleep(0.001)
 
 
 def main(control_fd, directory, kernel_pid):

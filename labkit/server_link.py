@@ -1,5 +1,6 @@
 """The kernel's end of the fork server: started once per kernel, asked for ranks, gone with the kernel."""
 
+import atexit
 import contextlib
 import json
 import os
@@ -9,8 +10,10 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 
 START_TIMEOUT_S = 120
+_SINGLE_THREADED = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 _lock = threading.Lock()
 _link = None
 
@@ -19,59 +22,66 @@ class ServerGone(RuntimeError):
     """The fork server ended; a new one is started with the next run."""
 
 
+def connect(interrupts):
+    """Returns the kernel's fork server, started if need be; raises Stopped if Stop is pressed while it starts."""
+    global _link
+    while not _lock.acquire(timeout=0.1):
+        interrupts.check()
+    try:
+        if _link is not None and not _link.answers():
+            _link.close()
+            _link = None
+        _link = _link or Link()
+        _link.wait_ready(interrupts)
+        return _link
+    finally:
+        _lock.release()
+
+
 class Link:
-    """A running fork server."""
+    """A running fork server. `.directory` is private to it and to its ranks, and goes with it."""
 
     def __init__(self):
-        self.owner = os.getpid()
         self.directory = tempfile.mkdtemp(prefix="labkit-")
-        self.socket, theirs = socket.socketpair()
-        self.errors = open(os.path.join(self.directory, "server-errors"), "w+")
-        environ = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-        environ.pop("PYTHONSTARTUP", None)
-        path = [entry or os.getcwd() for entry in sys.path]
-        code = (
-            f"import sys; sys.path[:] = {path!r}; from labkit.server import main; "
-            f"main({theirs.fileno()}, {self.directory!r}, {self.owner})"
-        )
-        # A session of its own: Jupyter's Stop signals the kernel's whole process group.
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", code],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=self.errors,
-            pass_fds=[theirs.fileno()],
-            env=environ,
-            start_new_session=True,
-        )
+        self._errors = open(os.path.join(self.directory, "server-errors"), "w+")
+        self._socket, theirs = socket.socketpair()
+        self._asking, self._ready = threading.Lock(), False
+        self.process = _start_server(theirs.fileno(), self.directory, self._errors)
         theirs.close()
-        self.ready = False
 
-    def alive(self):
-        return self.owner == os.getpid() and self.process.poll() is None
+    def answers(self):
+        """Returns whether the server is there, or still starting."""
+        if self.process.poll() is not None:
+            return False
+        try:
+            return not self._ready or self.ask("greet") == {}
+        except ServerGone:
+            return False
 
     def wait_ready(self, interrupts):
-        """Blocks until the server has imported torch; raises what `interrupts.check` raises if Stop is pressed."""
-        if self.ready:
-            return
-        interrupts.wait_readable(self.socket, START_TIMEOUT_S)
-        self._answer("did not start")
-        self.ready = True
+        """Blocks until the server has imported torch."""
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while not self._ready:
+            if interrupts.wait_readable(self._socket, max(0.0, deadline - time.monotonic())):
+                self._answer("did not start")
+                self._ready = True
+            elif time.monotonic() > deadline:
+                raise ServerGone(f"labkit's fork server did not start within {START_TIMEOUT_S} s")
 
     def ask(self, operation, descriptors=(), **fields):
         """Sends one message with file descriptors and returns the server's answer."""
-        try:
-            socket.send_fds(self.socket, [json.dumps({"op": operation, **fields}).encode()], list(descriptors))
-        except OSError:
-            raise ServerGone(self._why("is gone")) from None
-        return self._answer("is gone")
+        with self._asking:
+            try:
+                socket.send_fds(self._socket, [json.dumps({"op": operation, **fields}).encode()], list(descriptors))
+            except OSError:
+                raise ServerGone(self._why("was ended")) from None
+            return self._answer("was ended")
 
     def _answer(self, trouble):
         line = b""
-        self.socket.settimeout(START_TIMEOUT_S)
         while not line.endswith(b"\n"):
             try:
-                part = self.socket.recv(4096)
+                part = self._socket.recv(4096)
             except OSError:
                 part = b""
             if not part:
@@ -80,29 +90,46 @@ class Link:
         return json.loads(line)
 
     def _why(self, trouble):
-        self.errors.seek(0)
-        said = self.errors.read().strip().splitlines()
-        return f"labkit's fork server {trouble}" + (f": {said[-1]}" if said else "")
+        self._errors.seek(0)
+        said = self._errors.read().strip().splitlines()
+        return f"labkit's fork server {trouble}" + (f": {said[-1]}" if said else "; the next run starts a new one")
 
     def close(self):
-        """Ends the server; it ends what it started and removes its directory."""
-        with contextlib.suppress(OSError):
-            self.socket.close()
-        if self.owner == os.getpid():
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self.process.wait(10)
-            shutil.rmtree(self.directory, ignore_errors=True)
-        self.errors.close()
+        """Ends the server, which ends what it started."""
+        self._socket.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(10)
+        self._errors.close()
+        shutil.rmtree(self.directory, ignore_errors=True)
 
 
-@contextlib.contextmanager
-def link(interrupts):
-    """Yields the kernel's fork server, ready; one thread at a time may speak to it."""
-    global _link
-    with _lock:
-        if _link is None or not _link.alive():
-            if _link is not None and _link.owner == os.getpid():
-                _link.close()
-            _link = Link()
-        _link.wait_ready(interrupts)
-        yield _link
+def _start_server(descriptor, directory, errors):
+    path = [os.path.abspath(entry) for entry in sys.path]
+    code = f"import sys; sys.path[:] = {path!r}; from labkit.server import main; main({descriptor}, {directory!r}, {os.getpid()})"
+    # A session of its own: Jupyter's Stop signals the kernel's whole process group.
+    return subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=errors,
+        pass_fds=[descriptor],
+        env={**os.environ, **_SINGLE_THREADED},
+        start_new_session=True,
+    )
+
+
+@atexit.register
+def _close():
+    if _link is not None:
+        _link.close()
+
+
+def _forget_in_child():
+    """A fork of the kernel starts a server of its own: two processes cannot talk through one socket."""
+    global _lock, _link
+    if _link is not None:
+        _link._socket.close()
+    _lock, _link = threading.Lock(), None
+
+
+os.register_at_fork(after_in_child=_forget_in_child)

@@ -1,0 +1,51 @@
+"""An exception of a rank, described by plain strings, so that the kernel need not unpickle foreign classes."""
+
+import traceback
+
+# torch appends the stack of its C++ code, with addresses that differ from run to run.
+_CPP_STACKS = ("\nException raised from ", "\nC++ CapturedTraceback:", "\nframe #0:")
+
+
+def failure(error):
+    """Returns the message that a rank sends when its function raises `error`."""
+    described = {"kind": "raised", "chain": _chain(error), "full": _full(error)}
+    if isinstance(error, SystemExit):
+        code = error.code
+        described.update(kind="exited", code=code if isinstance(code, int) else int(code is not None))
+        described["said"] = "" if code is None or isinstance(code, int) else _message(error)
+    return described
+
+
+def _chain(error):
+    """Returns the error and what led to it, as dicts; `link` says how each of them led to the one before."""
+    chain, link, seen = [], "", set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        chain.append({"link": link, "type": type(error).__name__, "message": _message(error), "frames": _frames(error)})
+        link = "caused by" if error.__cause__ is not None else "while handling"
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    return chain
+
+
+def _message(error):
+    try:
+        text = str(error)
+    except Exception as trouble:
+        return f"(its message cannot be shown: {type(trouble).__name__})"
+    for mark in _CPP_STACKS:
+        text = text.partition(mark)[0]
+    return text.rstrip()
+
+
+def _frames(error):
+    frames = [(entry.filename, entry.lineno, entry.name) for entry in traceback.extract_tb(error.__traceback__)]
+    if isinstance(error, SyntaxError) and error.filename:
+        frames.append((error.filename, error.lineno or 1, "<module>"))
+    return frames
+
+
+def _full(error):
+    try:
+        return "".join(traceback.format_exception(error))
+    except Exception:
+        return f"{type(error).__name__}\n"
