@@ -10,7 +10,7 @@ help: ## Say what can be made
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "make %-10s %s\n", $$1, $$2}' Makefile
 
 setup: ## Build the environment in .venv, or find it up to date
-	@sh tools/setup.sh
+	@sh .ci/setup.sh
 
 lab: setup ## Open the notebooks in JupyterLab (LAB="--no-browser --port 9000" passes options on)
 	cd notebooks && ../$(PY) -m jupyterlab $(ROOT_NEEDS) $(LAB)

@@ -42,7 +42,7 @@ def bare(tmp_path):
         folder, bin = clone, programs
 
         def run(self, **environment):
-            script = [str(programs / "sh"), str(clone / "tools/setup.sh")]
+            script = [str(programs / "sh"), str(clone / ".ci/setup.sh")]
             environment = {"PATH": str(programs), "PIP_RETRIES": "1", **environment}
             return subprocess.run(script, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=100)
 
@@ -91,7 +91,7 @@ def test_environments_name_the_same_packages():
         "pip",
         {"pip": ["-c constraints.txt", "-e .[test]"]},
     ]
-    setup = (ROOT / "tools/setup.sh").read_text()
+    setup = (ROOT / ".ci/setup.sh").read_text()
     assert "-c constraints.txt -e '.[test]'" in setup and "version_info < (3, 11)" in setup
 
 
