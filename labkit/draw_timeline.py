@@ -8,7 +8,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter
 
-from labkit.canvas import IDLE_COLOUR, INK, KIND_COLOURS, SOFT, WIDTH_PX, frame, key, panel, plain
+from labkit.canvas import IDLE_COLOUR, INK, KIND_COLOURS, SOFT, WIDTH_PX, frame, key, panel
 from labkit.chrome_trace import lanes
 from labkit.timeline import COMPUTE_KINDS, STREAMS
 
@@ -84,7 +84,7 @@ class _Rows:
         axes.set_yticks(centres, [f"rank {rank}" for rank in self.timeline.ranks])
         axes.tick_params(axis="y", length=0)
         axes.spines["left"].set_visible(False)
-        axes.xaxis.set_major_formatter(FuncFormatter(plain))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
 
     def _x(self, time_s):
         return (time_s - self.origin_s) * self.scale
@@ -122,7 +122,8 @@ def _colour(span):
 
 
 def _write_titles(axes, title, timeline, unit, scale):
-    facts = [f"{timeline.total_s * scale:.4g} {unit}"] if unit else []
+    total = timeline.total_s * scale
+    facts = [f"{total:,.0f} {unit}" if total >= 1000 else f"{total:.4g} {unit}"] if unit else []
     facts += [] if math.isnan(timeline.bubble) else [f"bubble {100 * timeline.bubble:.1f} %"]
     axes.set_title(title, loc="left", fontsize=9, color=INK, pad=4)
     axes.set_title("  ·  ".join(facts), loc="right", fontsize=9, color=SOFT, pad=4)

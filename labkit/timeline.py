@@ -7,6 +7,7 @@ a predicted one are the same type. The spans of one stream may nest: the innermo
 import json
 import math
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from labkit.intervals import inside, length, merge, subtract
@@ -78,20 +79,20 @@ class Timeline:
     def bubble(self):
         """Idle ÷ total, between 0 and 1; nan when nothing is computed.
 
-        Total is ranks × window. A step's window runs from the first start to the last end of computing on *any* rank:
-        time before the first rank computes (start skew) and optimizer spans after the last backward lie outside, the
-        filling and draining of a pipeline inside. Spans with different `step` labels form windows of their own, so
-        the gap between two steps is left out. Busy is the union of a rank's forward and backward spans, less waits
-        nested in them on the compute stream; all else in the window is idle: communication that no compute covers,
-        waits, and an optimizer that runs while others still compute.
+        Total is ranks × window. A step's window opens with the first start of computing on *any* rank, so start skew
+        lies outside, and closes with the last end of computing or communicating; the filling and draining of a
+        pipeline and exposed communication lie inside. Moments at which ranks run the optimizer and none computes are
+        cut out. Spans with different `step` labels have windows of their own: the gap between steps is left out.
+        Busy is the union of a rank's forward and backward spans, less waits nested in them on the compute stream;
+        all else in the window is idle, be it communication that no compute covers, a wait, or an early optimizer.
         """
-        total_s = len(self.ranks) * length(self._windows())
+        total_s = len(self.ranks) * length(self._windows)
         idle_s = sum(length(self.idle(rank)) for rank in self.ranks)
         return idle_s / total_s if total_s else math.nan
 
     def idle(self, rank):
         """The (start_s, end_s) intervals, ascending, in which `rank` does not compute though the window is open."""
-        return subtract(self._windows(), self._busy(rank))
+        return subtract(self._windows, self._busy(rank))
 
     def live_micro_batches(self, stage):
         """Peak number of micro-batches whose forward has begun and whose backward has not ended on `stage`.
@@ -152,18 +153,26 @@ class Timeline:
         path.write_text(json.dumps(trace, default=str), encoding="utf-8")
         return path
 
+    @cached_property
     def _windows(self):
         steps = {}
         for span in self.spans:
-            if span.kind in COMPUTE_KINDS:
+            if span.kind in (*COMPUTE_KINDS, "communicate"):
                 steps.setdefault(span.labels.get("step"), []).append(span)
-        return merge((spans[0].start_s, max(span.end_s for span in spans)) for spans in steps.values())
+        computing = merge(_times(span) for span in self.spans if span.kind in COMPUTE_KINDS)
+        updating = merge(_times(span) for span in self.spans if span.kind == "optimizer")
+        return subtract(merge(filter(None, map(_window, steps.values()))), subtract(updating, computing))
 
     def _busy(self, rank):
         stream = [span for span in self.spans if span.rank == rank and span.stream == "compute"]
         computing = merge(_times(span) for span in stream if span.kind in COMPUTE_KINDS)
         pauses = (span for span in stream if span.kind not in COMPUTE_KINDS and inside(span.start_s, computing))
         return subtract(computing, merge(_times(span) for span in pauses))
+
+
+def _window(spans):
+    starts = [span.start_s for span in spans if span.kind in COMPUTE_KINDS]
+    return (starts[0], max(span.end_s for span in spans)) if starts else None
 
 
 def _times(span):

@@ -98,12 +98,13 @@ def test_bubble_leaves_out_start_skew_optimizer_and_gaps_between_steps():
         for s in bare.spans:
             dressed.append(span(s.rank, s.kind, s.start_s + shift_s, s.end_s + shift_s, step=step, **s.labels))
         dressed += [span(rank, "optimizer", shift_s + 33, shift_s + 40, step=step) for rank in range(4)]
-        dressed.append(span(0, "communicate", shift_s + 33, shift_s + 39, step=step))
+        dressed.append(span(3, "optimizer", shift_s + 27, shift_s + 34, step=step))
+        dressed.append(span(0, "wait", shift_s + 40, shift_s + 41, step=step))
     timeline = Timeline(dressed)
     assert timeline.bubble == pytest.approx(3 / 11)
     assert timeline.only(step=1).bubble == pytest.approx(3 / 11)
-    assert timeline.total_s == 145
-    assert timeline.only(step=1).total_s == 45
+    assert timeline.total_s == 146
+    assert timeline.only(step=1).total_s == 46
 
 
 def test_an_early_optimizer_is_idle_and_communication_under_compute_is_busy():
@@ -113,6 +114,21 @@ def test_an_early_optimizer_is_idle_and_communication_under_compute_is_busy():
     assert timeline.idle(0) == []
     assert timeline.idle(1) == [(1, 4)]
     assert timeline.bubble == pytest.approx(3 / 8)
+
+
+def test_exposed_communication_is_idle_and_the_optimizer_in_between_is_cut_out():
+    spans = []
+    for rank in (0, 1):
+        spans += [span(rank, "forward", 0, 2), span(rank, "backward", 2, 6), span(rank, "communicate", 6, 8)]
+        spans += [span(rank, "optimizer", 8, 11), span(rank, "communicate", 11, 12), span(rank, "wait", 12, 20)]
+    timeline = Timeline(spans)
+    assert timeline.idle(0) == [(6, 8), (11, 12)]
+    assert timeline.bubble == pytest.approx(3 / 9)
+
+
+def test_communication_of_a_step_without_compute_opens_no_window():
+    spans = [span(0, "communicate", 0, 50), span(0, "forward", 60, 61, step=0)]
+    assert Timeline(spans).bubble == 0
 
 
 def test_a_wait_nested_in_compute_is_idle():
