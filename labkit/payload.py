@@ -1,55 +1,19 @@
 """How functions travel to the ranks and results travel back: by value, on CPU, with limits that speak up."""
 
-import collections
 import io
 import pickle
+import sys
 import types
 import warnings
 
 import cloudpickle
 import torch
 
+from labkit.captures import captures, culprit, name_of
+
 WARN_BYTES = 10 * 10**6
 REFUSE_BYTES = 100 * 10**6
 RESULT_BYTES = 2 * 10**9
-
-
-class _TooLarge(Exception):
-    pass
-
-
-class _Travelling(cloudpickle.Pickler):
-    """Pickles functions by value and tensors as their own bytes, never a whole shared storage."""
-
-    def __init__(self, limit_bytes, refuse_cuda):
-        self.buffer = io.BytesIO()
-        super().__init__(self.buffer, protocol=pickle.HIGHEST_PROTOCOL)
-        self.limit_bytes, self.refuse_cuda, self.tensor_bytes = limit_bytes, refuse_cuda, 0
-
-    def reducer_override(self, obj):
-        if type(obj) in (torch.Tensor, torch.nn.Parameter):
-            return self._reduce_tensor(obj)
-        if type(obj).__name__ == "DTensor":
-            raise TypeError("a DTensor cannot leave its group; use .to_local() or .full_tensor()")
-        if type(obj).__name__ == "ndarray":
-            self._add(obj.nbytes)
-        return super().reducer_override(obj)
-
-    def _reduce_tensor(self, tensor):
-        if tensor.is_cuda and self.refuse_cuda:
-            raise TypeError("a CUDA tensor cannot travel to the ranks; send it as tensor.cpu(), or make it inside the function")
-        self._add(tensor.numel() * tensor.element_size())
-        plain = tensor.detach().cpu().contiguous()
-        if tensor.is_sparse or tensor.is_quantized:
-            return super().reducer_override(plain)
-        raw = pickle.PickleBuffer(plain.view(-1).view(torch.uint8).numpy()) if plain.numel() else b""
-        is_parameter = isinstance(tensor, torch.nn.Parameter)
-        return _tensor, (raw, plain.dtype, tuple(plain.shape), is_parameter, tensor.requires_grad, tensor.grad if tensor.is_leaf else None)
-
-    def _add(self, n_bytes):
-        self.tensor_bytes += n_bytes
-        if self.tensor_bytes > self.limit_bytes:
-            raise _TooLarge
 
 
 def pack_function(fn, args, kwargs):
@@ -61,20 +25,17 @@ def pack_function(fn, args, kwargs):
     if not callable(fn):
         raise TypeError(f"launch needs a function fn(rank, …), not {type(fn).__name__}")
     try:
-        data = _dumps((fn, args, kwargs), REFUSE_BYTES, refuse_cuda=True)
+        data = _dumps((fn, args, kwargs), REFUSE_BYTES)
     except _TooLarge:
-        data = None
-    except Exception as error:
-        raise TypeError(_culprits(fn, args, kwargs, error)) from None
-    if data is None or len(data) > REFUSE_BYTES:
-        largest = _largest(fn, args, kwargs)
         raise ValueError(
-            f"{_name(fn)} would take more than {REFUSE_BYTES // 10**6} MB to every rank ({largest}); make the data inside the "
-            "function, or save it to a file and load it there"
-        )
+            f"{name_of(fn)} would take more than {REFUSE_BYTES // 10**6} MB to every rank ({_largest(fn, args, kwargs)}); "
+            "make the data inside the function, or save it to a file and load it there"
+        ) from None
+    except Exception as error:
+        raise TypeError(_refusal(fn, args, kwargs, error)) from None
     if len(data) > WARN_BYTES:
         warnings.warn(
-            f"{_name(fn)} takes {len(data) / 1e6:.0f} MB to every rank ({_largest(fn, args, kwargs)}); data made or loaded "
+            f"{name_of(fn)} takes {len(data) / 1e6:.0f} MB to every rank ({_largest(fn, args, kwargs)}); data made or loaded "
             "inside the function would start faster",
             stacklevel=4,
         )
@@ -86,124 +47,150 @@ def pack_result(value):
 
     Raises ValueError above 2 GB, and TypeError for what cannot be sent back.
     """
-    too_large = f"the result is larger than {RESULT_BYTES // 10**9} GB; save it to a file in the function and return the file's name"
     try:
-        data = _dumps(value, RESULT_BYTES, refuse_cuda=False)
+        return _dumps(value, RESULT_BYTES, to_ranks=False)
     except _TooLarge:
-        raise ValueError(too_large) from None
+        raise ValueError(
+            f"the result is larger than {RESULT_BYTES // 10**9} GB; save it to a file in the function and return the file's name"
+        ) from None
     except Exception as error:
-        raise TypeError(f"the result, {type(value).__name__}, cannot be sent back: {error}") from None
-    if len(data) > RESULT_BYTES:
-        raise ValueError(too_large)
-    return data
+        name, part = culprit("result", value, lambda one: _reason(one, to_ranks=False) is None)
+        raise TypeError(f"the result cannot be sent back: {name} ({_kind(part)}): {error}") from None
 
 
-def _dumps(value, limit_bytes, refuse_cuda):
-    pickler = _Travelling(limit_bytes, refuse_cuda)
-    pickler.dump(value)
-    return pickler.buffer.getbuffer()
+class _TooLarge(Exception):
+    pass
+
+
+class _Sink(io.BytesIO):
+    """Takes at most `limit_bytes`, and raises before it copies more; without `keep` it only counts."""
+
+    def __init__(self, limit_bytes, keep=True):
+        super().__init__()
+        self.limit_bytes, self.keep, self.n_bytes = limit_bytes, keep, 0
+
+    def write(self, data):
+        self.add(len(data))
+        return super().write(data) if self.keep else len(data)
+
+    def add(self, n_bytes):
+        self.n_bytes += n_bytes
+        if self.n_bytes > self.limit_bytes:
+            raise _TooLarge
+
+
+class _Travelling(cloudpickle.Pickler):
+    """Pickles functions by value and tensors as their own bytes, never a whole shared storage."""
+
+    def __init__(self, sink, to_ranks):
+        super().__init__(sink, protocol=pickle.HIGHEST_PROTOCOL)
+        self.sink, self.arrays, self.to_ranks = sink, _Sink(sink.limit_bytes, keep=False), to_ranks
+
+    def reducer_override(self, obj):
+        if isinstance(obj, types.CodeType):
+            # cloudpickle 3.1 replaces the file name; a traceback needs it to find the learner's cell.
+            make, parts = self.dispatch_table[types.CodeType](obj)
+            return _code, (make, parts, obj.co_filename)
+        if type(obj) in (torch.Tensor, torch.nn.Parameter) and _is_plain(obj):
+            return self._array(obj.numel() * obj.element_size()) or self._reduce_tensor(obj)
+        if type(obj).__name__ == "ndarray":
+            return self._array(obj.nbytes) or super().reducer_override(obj)
+        if type(obj).__name__ == "DTensor":
+            raise TypeError("a DTensor cannot leave its group; use .to_local() or .full_tensor()")
+        for name in ("stdout", "stderr"):
+            if obj is getattr(sys, name):
+                return getattr, (sys, name)
+        if isinstance(obj, io.IOBase) and not isinstance(obj, (io.BytesIO, io.StringIO)):
+            raise TypeError("an open file belongs to one process")
+        return super().reducer_override(obj)
+
+    def _array(self, n_bytes):
+        """Counts an array before it is copied; returns what stands for it where only sizes are asked for."""
+        self.arrays.add(n_bytes)
+        if self.sink.keep:
+            return None
+        self.sink.add(n_bytes)
+        return bytes, ()
+
+    def _reduce_tensor(self, tensor):
+        if tensor.is_cuda and self.to_ranks:
+            raise TypeError("send it as tensor.cpu(), or make it inside the function")
+        plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
+        raw = pickle.PickleBuffer(plain.view(-1).view(torch.uint8).numpy()) if plain.numel() else b""
+        grad = tensor.grad if tensor.is_leaf else None
+        is_parameter = isinstance(tensor, torch.nn.Parameter)
+        return _tensor, (raw, plain.dtype, tuple(plain.shape), is_parameter, tensor.is_leaf and tensor.requires_grad, grad)
+
+
+def _is_plain(tensor):
+    return tensor.layout is torch.strided and not tensor.is_quantized and tensor.device.type in ("cpu", "cuda")
+
+
+def _code(make, parts, filename):
+    return make(*parts).replace(co_filename=filename)
 
 
 def _tensor(raw, dtype, shape, is_parameter, requires_grad, grad):
     if len(raw):
-        tensor = torch.frombuffer(bytearray(raw), dtype=torch.uint8).view(dtype).view(shape)
+        raw = raw if isinstance(raw, bytearray) else bytearray(raw)
+        tensor = torch.frombuffer(raw, dtype=torch.uint8).view(dtype).view(shape)
     else:
         tensor = torch.empty(shape, dtype=dtype)
     if is_parameter:
         tensor = torch.nn.Parameter(tensor, requires_grad=requires_grad)
+    tensor.requires_grad_(requires_grad)
     tensor.grad = grad
     return tensor
 
 
-def _captures(fn, args, kwargs):
-    """Yields (name, value) of all that travels with fn: arguments, closures, defaults and the globals it uses.
-
-    Functions and classes that travel by value are followed; each name comes once.
-    """
-    queue = collections.deque([("argument " + str(i + 1), a) for i, a in enumerate(args)])
-    queue.extend(kwargs.items())
-    queue.append((_name(fn), fn))
-    seen = set()
-    while queue:
-        name, value = queue.popleft()
-        if id(value) in seen:
-            continue
-        seen.add(id(value))
-        inside = list(_inside(value))
-        if not inside and not isinstance(value, types.ModuleType):
-            yield name, value
-        queue.extend(inside)
+def _dumps(value, limit_bytes, *, to_ranks=True):
+    sink = _Sink(limit_bytes)
+    _Travelling(sink, to_ranks).dump(value)
+    return sink.getbuffer()
 
 
-def _inside(value):
-    if isinstance(value, types.MethodType):
-        yield f"{value.__func__.__name__}'s object", value.__self__
-        value = value.__func__
-    if isinstance(value, type) and value.__module__ == "__main__":
-        yield from ((name, member) for name, member in vars(value).items() if isinstance(member, types.FunctionType))
-    if hasattr(value, "func") and hasattr(value, "keywords"):
-        yield from [(_name(value.func), value.func), *value.keywords.items()]
-        yield from (("a bound argument", argument) for argument in value.args)
-    if not isinstance(value, types.FunctionType) or _importable(value):
-        return
-    code = value.__code__
-    for name, cell in zip(code.co_freevars, value.__closure__ or ()):
-        yield name, _cell(cell)
-    yield from ((name, value.__globals__[name]) for name in _names(code) if name in value.__globals__)
-    yield from (("a default argument", default) for default in value.__defaults__ or ())
-    yield from (value.__kwdefaults__ or {}).items()
+def _size(value):
+    sink = _Sink(float("inf"), keep=False)
+    _Travelling(sink, to_ranks=False).dump(value)
+    return sink.n_bytes
 
 
-def _importable(function):
+def _reason(value, *, to_ranks=True):
+    """Returns why a value cannot travel, or None."""
     try:
-        pickle.dumps(function)
-        return function.__module__ != "__main__"
-    except Exception:
-        return False
-
-
-def _cell(cell):
-    try:
-        return cell.cell_contents
-    except ValueError:
+        _dumps(value, REFUSE_BYTES, to_ranks=to_ranks)
+    except _TooLarge:
         return None
+    except Exception as error:
+        return str(error)
+    return None
 
 
-def _names(code):
-    names = list(code.co_names)
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            names += _names(constant)
-    return names
-
-
-def _name(fn):
-    return getattr(fn, "__qualname__", type(fn).__name__).replace("<locals>.", "")
-
-
-def _culprits(fn, args, kwargs, error):
-    found = []
-    for name, value in _captures(fn, args, kwargs):
-        try:
-            _dumps(value, REFUSE_BYTES, refuse_cuda=True)
-        except _TooLarge:
-            pass
-        except Exception as reason:
-            what = "a CUDA tensor" if isinstance(value, torch.Tensor) else f"a {type(value).__name__}"
-            found.append((f"{name} ({what})", str(reason) if isinstance(value, torch.Tensor) else ""))
+def _refusal(fn, args, kwargs, error):
+    """Says in one sentence what cannot be sent, by name."""
+    found = [(name, value) for name, value in captures(fn, args, kwargs) if _reason(value) is not None]
+    found = [culprit(name, value, lambda one: _reason(one) is None) for name, value in found]
     if not found:
-        return f"{_name(fn)} cannot be sent to the ranks: {error}"
-    names = ", ".join(name for name, _ in found)
-    reason = next((f"; {reason}" for _, reason in found if reason), "; make it inside the function instead")
-    return f"{_name(fn)} uses what cannot be sent to the ranks: {names}{reason}"
+        return f"{name_of(fn)} cannot be sent to the ranks: {error}"
+    names = ", ".join(f"{name} ({_kind(value)})" for name, value in found)
+    tensors = [_reason(value) for _, value in found if isinstance(value, torch.Tensor)]
+    advice = tensors[0] if tensors else "make it inside the function instead"
+    return f"{name_of(fn)} uses what cannot be sent to the ranks: {names}; {advice}"
+
+
+def _kind(value):
+    if isinstance(value, torch.Tensor):
+        return f"a {value.device.type.upper()} tensor" if type(value) is torch.Tensor else f"a {type(value).__name__}"
+    name = "open file" if isinstance(value, io.IOBase) else type(value).__name__
+    return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
 
 
 def _largest(fn, args, kwargs, count=3):
     sizes = []
-    for name, value in _captures(fn, args, kwargs):
+    for name, value in captures(fn, args, kwargs):
         try:
-            sizes.append((len(_dumps(value, float("inf"), refuse_cuda=False)), name))
-        except Exception:
+            sizes.append((_size(value), name))
+        except Exception:  # what cannot be measured cannot be the reason: it travelled
             continue
     top = sorted(sizes, reverse=True)[:count]
     return ", ".join(f"{name}: {size / 1e6:.0f} MB" for size, name in top if size > 10**6)
