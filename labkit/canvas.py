@@ -32,10 +32,10 @@ INK, SOFT, FAINT, ALARM = "#1F2933", "#616E7C", "#CBD2D9", "#B42318"
 
 
 class Drawing(Figure):
-    """A figure that a notebook shows by itself, in its own width and with a text form that never changes.
+    """A figure that a notebook shows by itself, in its own width and with a text form that does not depend on how it is drawn.
 
     `moving` holds the artists that change from frame to frame. They must be animated: then only they are drawn anew
-    as long as nothing else changes, which halves the cost of a frame.
+    as long as nothing else changes, which halves the cost of a frame. `description` is the text form.
     """
 
     def __init__(self, height_px, *, width_px=WIDTH_PX):
@@ -43,6 +43,7 @@ class Drawing(Figure):
         super().__init__(figsize=size, dpi=SHARPNESS * PX_PER_INCH, facecolor="white")
         FigureCanvasAgg(self)
         self.moving = []
+        self.description = DESCRIPTION
         self._still = None
 
     def pixels(self):
@@ -57,7 +58,7 @@ class Drawing(Figure):
 
     def _repr_mimebundle_(self, include=None, exclude=None):
         data, width_px = png(self)
-        return {"image/png": data, "text/plain": DESCRIPTION}, {"image/png": {"width": width_px}}
+        return {"image/png": data, "text/plain": self.description}, {"image/png": {"width": width_px}}
 
 
 def png(figure):
@@ -111,7 +112,7 @@ def mark_failed(axes):
         axes.spines[side].set_color(ALARM)
 
 
-def key(figure, handles, *, down=41):
+def key(figure, handles, *, down=48):
     """A legend in one line, right-aligned, `down` pixels from the top; an earlier one is replaced."""
     for old in figure.legends:
         old.remove()

@@ -8,7 +8,7 @@ from matplotlib.patches import Patch, Rectangle
 from labkit.canvas import FAINT, INK, PX_PER_INCH, SOFT, WIDTH_PX, frame, key, rank_colour, short
 
 SAME_COLOUR = "#D3DAE2"
-HEADER_PX, HEAD_PX, FOOT_PX = 62, 26, 40
+HEADER_PX, HEAD_PX, FOOT_PX = 66, 26, 40
 NAMES_PX, NAME_LETTERS, RIGHT_PX = 190, 26, 16
 CELL_PX, ROW_PX, KIND_PX, COLUMN_GAP_PX = 21, 24, 24, 6
 LEAST_FOR_SHAPE_PX = 165

@@ -12,7 +12,7 @@ from labkit.canvas import IDLE_COLOUR, INK, KIND_COLOURS, SOFT, WIDTH_PX, frame,
 from labkit.chrome_trace import lanes
 from labkit.timeline import COMPUTE_KINDS, STREAMS
 
-LEFT_PX, RIGHT_PX, HEADER_PX, TITLE_PX, AXIS_PX = 62, 20, 58, 26, 44
+LEFT_PX, RIGHT_PX, HEADER_PX, TITLE_PX, AXIS_PX = 62, 20, 62, 26, 44
 LANE_PX, LINK_PX, SPACE_PX = 22, 10, 7  # a compute lane, the communicate lane beneath it, the space to the next rank
 NUMBER_SIZES = (8, 7, 6)
 DIGIT_PX = 0.89  # width of a digit, per point of its size
