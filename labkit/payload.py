@@ -70,8 +70,9 @@ class _Sink(io.BytesIO):
         self.limit_bytes, self.keep, self.n_bytes = limit_bytes, keep, 0
 
     def write(self, data):
-        self.add(len(data))
-        return super().write(data) if self.keep else len(data)
+        n_bytes = memoryview(data).nbytes
+        self.add(n_bytes)
+        return super().write(data) if self.keep else n_bytes
 
     def add(self, n_bytes):
         self.n_bytes += n_bytes
