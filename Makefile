@@ -3,7 +3,7 @@ PY := .venv/bin/python
 ROOT_NEEDS := $(if $(filter 0,$(shell id -u)),--allow-root)
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV JUPYTER_PATH JUPYTER_PREFER_ENV_PATH
 
-.PHONY: help setup lab test outputs bench clean
+.PHONY: help setup lab test outputs student bench clean
 .NOTPARALLEL:
 
 help: ## Say what can be made
@@ -21,6 +21,9 @@ test: setup ## Lint, run all tests, and run every notebook against its stored ou
 
 outputs: setup ## Run notebooks in a clean kernel and store what they show (NAMES="03 07": only these)
 	$(PY) -m labkit outputs $(NAMES)
+
+student: setup ## Copy what students get, without outputs and solutions, to a new folder (TO="course": its name)
+	$(PY) -m labkit student $(TO)
 
 bench: setup ## Measure what is shown but never asserted
 	$(PY) tests/benchmarks

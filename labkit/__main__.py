@@ -5,6 +5,7 @@ from importlib import import_module
 
 COMMANDS = {
     "outputs": ("labkit.publish", "run notebooks in a clean kernel and store what they show"),
+    "student": ("labkit.handout", "copy notebooks without outputs and solutions into a folder to hand out"),
 }
 
 

@@ -34,7 +34,7 @@ def bare(tmp_path):
     programs.mkdir()
     for name in ("pyproject.toml", "constraints.txt"):
         shutil.copy(ROOT / name, clone)
-    shutil.copytree(ROOT / "tools", clone / "tools")
+    shutil.copytree(ROOT / ".ci", clone / ".ci")
     for name in ("sh", "cat", "cksum", "dirname", "grep", "rm", "tail", "uname"):
         (programs / name).symlink_to(shutil.which(name))
 
