@@ -1,6 +1,7 @@
 """`python -m labkit outputs`: the one way in which outputs get into the notebooks that the repository stores."""
 
 import argparse
+import base64
 import json
 import os
 import re
@@ -69,8 +70,18 @@ def store(path: Path, folder: Path) -> bool:
         print(error, file=sys.stderr)
         return False
     replace(path, nbformat.writes(notebook) + "\n")
+    keep_pictures(notebook, folder / "pictures")
     print(f"{name}: stored, {time.perf_counter() - start:.1f} s")
     return check(path, folder)
+
+
+def keep_pictures(notebook, folder: Path):
+    """Save the picture of each cell tagged `picture` as a file of the cell's name, for the pages that show it."""
+    for cell in notebook.cells:
+        images = [output.data["image/png"] for output in cell.get("outputs", []) if "image/png" in output.get("data", {})]
+        if images and "picture" in cell.metadata.get("tags", []):
+            folder.mkdir(exist_ok=True)
+            (folder / f"{cell.id}.png").write_bytes(base64.b64decode(images[-1]))
 
 
 def check(path: Path, folder: Path) -> bool:
@@ -97,7 +108,9 @@ def execute(notebook, *, cwd: Path, name: str):
     client.create_kernel_manager().kernel_spec_manager = KernelSpecManager(kernel_dirs=[])
     with tempfile.TemporaryDirectory(prefix="labkit-") as private, open(f"{private}/log", "w+") as log:
         try:
-            return client.execute(cwd=str(cwd), env={**os.environ, "IPYTHONDIR": private}, stderr=log)
+            # What someone has answered or predicted beside the notebooks is theirs, and not for the stored outputs.
+            environment = {**os.environ, "IPYTHONDIR": private, "LABKIT_STATES": "off"}
+            return client.execute(cwd=str(cwd), env=environment, stderr=log)
         except CellTimeoutError:
             raise NotebookError(complaint(name, begun, f"still busy after {CELL_TIMEOUT_S} s")) from None
         except CellControlSignal as error:

@@ -10,6 +10,7 @@ import time
 from dataclasses import dataclass
 
 FILE = ".labkit-progress.json"
+OFF_VARIABLE = "LABKIT_STATES"
 LOCK_WAIT_S = 1.0
 HEADING = re.compile(r"^#{2,4} +Exercise +(\d+\.\d+)[^\w\n]*(.*)$", re.MULTILINE)
 MARKS = {"passed": "✓", "not yet": "✗", "to do": "○", "blocked": "–"}
@@ -96,7 +97,7 @@ def record(exercise, state, message, *, folder, keep):
         return
     entry = {"state": state, "message": message, "time_s": time.time()}
     _checked_here.setdefault(folder.resolve(), {})[exercise] = entry
-    if keep:
+    if keep and are_kept():
         with contextlib.suppress(OSError), locked(folder):
             entries = stored_in(folder) | {exercise: entry}
             write(folder / FILE, entries)
@@ -111,8 +112,15 @@ def entries_in(folder):
     return entries
 
 
+def are_kept():
+    """Whether anything is kept beside the notebook; LABKIT_STATES=off says that nobody works there, it is only run."""
+    return os.environ.get(OFF_VARIABLE) != "off"
+
+
 def stored_in(folder):
     """Exercise -> entry from the file in `folder`, without anything that is not as `record` writes it."""
+    if not are_kept():
+        return {}
     try:
         notebooks = json.loads((folder / FILE).read_text(encoding="utf-8"))
         entries = {exercise: entry for exercises in notebooks.values() for exercise, entry in exercises.items()}

@@ -169,3 +169,14 @@ def test_every_fault_of_a_stored_notebook_is_found():
 def test_the_command_line_says_what_it_can(capsys, arguments, status, stream):
     assert main(arguments) == status
     assert "outputs " in getattr(capsys.readouterr(), stream)
+
+
+def test_pictures_that_pages_show_are_saved_under_the_name_of_their_cell(tmp_path):
+    shown = "from IPython.display import Image\nfrom matplotlib.figure import Figure\nimport io\n"
+    shown += "data = io.BytesIO(); Figure().savefig(data, format='png'); Image(data.getvalue())"
+    cells = [new_code_cell(shown, id="race", metadata={"tags": ["picture"]}), new_code_cell(shown, id="other")]
+    path = write(tmp_path / "notebooks/01_a.ipynb", *cells)
+    assert outputs(path.parent) == 0
+    pictures = list((path.parent / "pictures").iterdir())
+    assert [picture.name for picture in pictures] == ["race.png"]
+    assert pictures[0].read_bytes().startswith(b"\x89PNG")
