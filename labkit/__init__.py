@@ -8,6 +8,7 @@ from labkit import notebook
 from labkit.devices import machine
 from labkit.errors import RankError, Stopped
 from labkit.exercises import check
+from labkit.guesses import guess
 from labkit.holdings import holdings
 from labkit.jobs import Job, job, small_job
 from labkit.launcher import Run, launch
@@ -26,6 +27,7 @@ __all__ = [
     "Stopped",
     "Timeline",
     "check",
+    "guess",
     "holdings",
     "job",
     "launch",

@@ -17,7 +17,9 @@ LEAST_ROUNDS = 3
 STOP = 2**62
 
 
-def scaling(strategies, *, world_sizes=None, repeats=15, seconds=None, batch="global", job=None, device=None, live=True):
+def scaling(
+    strategies, *, world_sizes=None, repeats=15, seconds=None, batch="global", job=None, device=None, live=True, guess=None
+):
     """Races strategies against one device over numbers of ranks; returns a Scaling.
 
     strategies   one strategy, a list, or {name: strategy}
@@ -26,6 +28,7 @@ def scaling(strategies, *, world_sizes=None, repeats=15, seconds=None, batch="gl
     repeats      timed rounds per number of ranks; in each, one device, the limit and every strategy take one step in turn
     seconds      a cap on the whole race; at least 3 rounds are run
     batch        "global": the job's batch is shared out (strong scaling); "per_rank": each rank adds a batch (weak scaling)
+    guess        the learner's prediction, drawn into the picture: a Guess or a number for the most ranks, or {ranks: Guess}
 
     A speed-up is the median of paired ratios: the baseline's step over the strategy's in the same round, each as long
     as its slowest rank takes. Raises ValueError for a request that cannot be met, RankError as `launch`.
@@ -40,7 +43,7 @@ def scaling(strategies, *, world_sizes=None, repeats=15, seconds=None, batch="gl
         raise ValueError(f"seconds={seconds!r} must be above 0, or None for no cap")
     placement = place(max(sizes), device)
     job = job or jobs.job(device=placement.device_type)
-    result = Scaling(job=job, badge=placement.badge, batch=batch, names=tuple(named), world_sizes=sizes)
+    result = Scaling(job=job, badge=placement.badge, batch=batch, names=tuple(named), world_sizes=sizes, guess=guess)
     if device is None and placement.device_type == "cpu" and len(machine().gpus) == 1:
         result.one_gpu_tokens_per_s = _on_the_gpu(repeats)
     ends_at = None if seconds is None else time.monotonic() + seconds

@@ -25,13 +25,14 @@ class Scaling:
     .limit(n)               the same for n ranks that each do their share of the batch at once and never communicate
     .share(name, n)         the limit's step ÷ the strategy's: how much of what this machine allows is reached
     .tokens_per_s(name, n)  tokens of the global batch per second
-    .table() .figure        all of it as text and as a picture
+    .table() .figure        all of it as text and as a picture, which shows what `guess` has been committed to by then
     Each is a Ratio with .median .low .high over paired rounds. Where the job does not fit one device there is no
     baseline: speedup and limit raise ValueError, tokens/s and share remain.
     """
 
-    def __init__(self, *, job, badge, batch, names, world_sizes):
+    def __init__(self, *, job, badge, batch, names, world_sizes, guess=None):
         self.job, self.badge, self.batch, self.names, self.world_sizes = job, badge, batch, names, world_sizes
+        self.guess = guess if isinstance(guess, dict) else {max(world_sizes): guess}
         self.one_gpu_tokens_per_s = None
         self._rounds = {n: [] for n in world_sizes}
 
@@ -102,7 +103,8 @@ class Scaling:
             for name in self.names
         ]
         limit = {n: self.limit(n) for n in raced} if self.has_baseline else {}
-        data = ScalingData(self.world_sizes, tuple(lines), limit=limit, has_baseline=self.has_baseline)
+        guess = self.predictions if self.has_baseline else {}
+        data = ScalingData(self.world_sizes, tuple(lines), limit=limit, guess=guess, has_baseline=self.has_baseline)
         return draw_scaling(data, title=self.title, badge=f"measured on {self.badge}", note=self.note, failed=failed)
 
     @property
@@ -110,11 +112,20 @@ class Scaling:
         return "strong scaling: one batch shared out" if self.batch == "global" else "weak scaling: one more batch per rank"
 
     @property
+    def predictions(self):
+        """{number of ranks: speed-up} as the learner has predicted it so far."""
+        values = {n: getattr(guess, "value", guess) for n, guess in self.guess.items() if n in self.world_sizes}
+        return {n: value for n, value in values.items() if isinstance(value, int | float)}
+
+    @property
     def note(self):
-        """What else the reader must know: the one GPU of a learner, or that there is no baseline."""
+        """What else the reader must know: a choice that was predicted, a learner's one GPU, that there is no baseline."""
+        notes = [guess.note for guess in self.guess.values() if isinstance(getattr(guess, "value", None), str)]
         if self.one_gpu_tokens_per_s is not None:
-            return f"one step on this machine's one GPU: {self.one_gpu_tokens_per_s.median:,.0f} tokens/s"
-        return "" if self.has_baseline else "this job does not fit one device: tokens/s only"
+            notes.append(f"one step on this machine's one GPU: {self.one_gpu_tokens_per_s.median:,.0f} tokens/s")
+        if not self.has_baseline:
+            notes.append("this job does not fit one device: tokens/s only")
+        return " · ".join(notes)
 
     def _work(self, n):
         return n if self.batch == "per_rank" else 1
