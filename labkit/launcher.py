@@ -12,6 +12,7 @@ from labkit.errors import RankError, Stopped
 from labkit.interrupts import Interrupts
 from labkit.live import Prints
 from labkit.payload import pack_function
+from labkit.server_link import ServerGone
 from labkit.session import Session
 from labkit.timeline import Span, Timeline
 from labkit.traffic import TrafficTable
@@ -123,7 +124,10 @@ def run_ranks(
         return _run_inline(placement, fn, args, kwargs)
     with Interrupts() as interrupts:
         data = pack_function(fn, args, kwargs)
-        return _run(placement, data, interrupts, timeout=timeout, live=live, view=view or NoView())
+        run = _run(placement, data, interrupts, timeout=timeout, live=live, view=view or NoView())
+        if interrupts.seen:
+            raise Stopped("stopped when the ranks had ended", run=run)
+    return run
 
 
 def _run(placement, data, interrupts, *, timeout, live, view):
@@ -134,13 +138,14 @@ def _run(placement, data, interrupts, *, timeout, live, view):
         try:
             session.run(data)
             run.results = tuple(pickle.loads(state.result) for state in session.states)
-        except (RankError, Stopped) as error:
+        except (RankError, Stopped, ServerGone) as error:
             failure = error
             error.run = run
             raise
         finally:
             run._fill(session)
             prints.close()
+            log.writelines(state.failure["full"] for state in session.states if state.failure)
             run._keep_log(log)
             view.close(session, failure)
     return run

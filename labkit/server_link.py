@@ -119,9 +119,12 @@ def _start_server(descriptor, directory, errors):
 
 
 @atexit.register
-def _close():
+def close():
+    """Ends the fork server, if there is one; the next run starts a new one."""
+    global _link
     if _link is not None:
         _link.close()
+        _link = None
 
 
 def _forget_in_child():

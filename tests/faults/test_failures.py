@@ -1,0 +1,266 @@
+"""A rank that fails ends the run at once, and the error names it, what happened and the learner's line."""
+
+import ctypes
+import os
+import signal
+import sys
+import threading
+import time
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.utils.data
+
+import labkit
+from labkit import RankError
+
+
+def test_raises_in_a_step(fail):
+    def strategy(rank, moment):
+        for step in rank.steps(5):
+            rank.log(loss=1.0)
+            if step == 3 and rank.rank == 1:
+                moment.note()
+                raise ValueError("no such layer")  # the learner's line
+            dist.all_reduce(torch.ones(1))
+
+    error = fail(strategy, world_size=3)
+    assert (error.rank, error.kind) == (1, "raised")
+    assert str(error) == "rank 1 raised ValueError: no such layer"
+    assert 'raise ValueError("no such layer")  # the learner\'s line' in error.traceback
+    assert "test_failures.py, line" in error.traceback and "in strategy" in error.traceback
+    assert "rank_process" not in error.traceback
+    assert [record["step"] for record in error.run.records if record["rank"] == 1] == [0, 1, 2]
+    assert "Traceback (most recent call last)" in error.run.log
+
+
+def test_next_run_works():
+    def count(rank):
+        total = torch.ones(1)
+        dist.all_reduce(total)
+        return total.item()
+
+    assert labkit.launch(count, world_size=2, live=False).results == (2.0, 2.0)
+
+
+def test_a_misspelt_name_on_every_rank_is_one_error(fail):
+    def strategy(rank, moment):
+        moment.note()
+        dist.all_reduce(grads)  # noqa: F821
+
+    error = fail(strategy, world_size=4)
+    assert str(error) == "rank 0 raised NameError: name 'grads' is not defined"
+    assert error.traceback.count("in strategy") == 1
+
+
+def test_out_of_memory_on_one_rank(fail):
+    def strategy(rank, moment):
+        if rank.rank == 0:
+            moment.note()
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        dist.barrier()
+
+    error = fail(strategy)
+    assert (error.rank, str(error)) == (0, "rank 0 raised OutOfMemoryError: CUDA out of memory.")
+
+
+@pytest.mark.parametrize(
+    "leave, message",
+    [
+        (lambda: sys.exit(3), "rank 1 exited with status 3 (sys.exit) before its function returned"),
+        (lambda: sys.exit("no data"), "rank 1 exited with status 1 (sys.exit) before its function returned: no data"),
+        (lambda: os._exit(3), "rank 1 exited with status 3 before its function returned"),
+    ],
+    ids=["sys.exit", "sys.exit with a text", "os._exit"],
+)
+def test_exits(fail, leave, message):
+    def strategy(rank, moment):
+        dist.barrier()
+        if rank.rank == 1:
+            moment.note()
+            leave()
+        dist.all_reduce(torch.ones(1))
+
+    error = fail(strategy)
+    assert (error.rank, error.kind, str(error)) == (1, "exited", message)
+
+
+def test_killed_by_the_system_is_explained_as_memory(fail):
+    def strategy(rank, moment):
+        dist.barrier()
+        if rank.rank == 2:
+            held = bytearray(os.urandom(1 << 20) * 300)
+            time.sleep(0.6)
+            moment.note()
+            os.kill(os.getpid(), signal.SIGKILL)
+            del held
+        dist.barrier()
+
+    error = fail(strategy, world_size=3)
+    assert (error.rank, error.kind) == (2, "killed")
+    assert str(error) == (
+        "rank 2 was ended by signal 9 (SIGKILL): the system ended it; the usual reason is that host memory ran out"
+    )
+    assert "rank 2 held 0." in error.traceback and "the limit is" in error.traceback
+
+
+def test_a_fault_in_compiled_code_points_at_the_line_that_called_it(fail):
+    def strategy(rank, moment):
+        if rank.rank == 0:
+            moment.note()
+            ctypes.string_at(0)  # reads from nowhere
+        dist.barrier()
+
+    error = fail(strategy)
+    assert (error.rank, error.kind) == (0, "killed")
+    assert str(error).startswith("rank 0 was ended by signal 11 (SIGSEGV): ")
+    assert "ctypes.string_at(0)  # reads from nowhere" in error.traceback
+
+
+def test_mismatched_sizes_are_explained(fail):
+    def strategy(rank, moment):
+        moment.note()
+        dist.all_reduce(torch.ones(1000 * (1 + rank.rank)))
+
+    error = fail(strategy)
+    assert error.kind in ("killed", "raised")
+    assert "different collectives, or the same one with tensors of different sizes" in str(error)
+    assert "all_reduce" in error.traceback
+
+
+def test_a_cause_is_named_before_what_it_causes(fail):
+    """Ranks 0 and 1 see a lost connection first, in whatever order; what rank 2 did is the cause."""
+
+    def strategy(rank, moment):
+        dist.barrier()
+        if rank.rank == 2:
+            moment.note()
+            os._exit(0)
+        try:
+            dist.all_reduce(torch.ones(10))
+        except RuntimeError as error:
+            raise KeyError("my own error") from error
+
+    error = fail(strategy, world_size=3)
+    assert (error.rank, error.kind) == (2, "exited")
+
+
+def test_a_peer_that_left_the_group_and_returned_is_named(fail):
+    def strategy(rank, moment):
+        dist.barrier()
+        if rank.rank == 1:
+            moment.note()
+            dist.destroy_process_group()
+            return
+        dist.all_reduce(torch.ones(10))
+
+    error = fail(strategy)
+    assert (error.rank, error.kind) == (None, "hang")
+    assert "rank 1 has returned" in str(error) and "test_failures.py, line" in str(error)
+
+
+def test_a_refused_connection_of_the_learners_own_is_no_lost_peer(fail):
+    def strategy(rank, moment):
+        moment.note()
+        raise ConnectionRefusedError("Connection refused")
+
+    error = fail(strategy)
+    assert str(error) == "rank 0 raised ConnectionRefusedError: Connection refused"
+
+
+def test_raises_while_another_reads_from_a_loader(fail):
+    class Slow(torch.utils.data.Dataset):
+        def __len__(self):
+            return 1000
+
+        def __getitem__(self, at):
+            time.sleep(0.05)
+            return at
+
+    def strategy(rank, moment):
+        loader = iter(torch.utils.data.DataLoader(Slow(), num_workers=2))
+        next(loader)
+        dist.barrier()
+        if rank.rank == 0:
+            moment.note()
+            raise ValueError("wrong batch")
+        for _ in loader:
+            pass
+
+    assert str(fail(strategy)) == "rank 0 raised ValueError: wrong batch"
+
+
+def test_errors_that_cannot_be_pickled(fail):
+    class Odd(Exception):
+        def __init__(self, lock):
+            super().__init__("held by", lock.__class__.__name__)
+            self.lock = lock
+
+    class Mute(Exception):
+        def __str__(self):
+            raise RuntimeError("no words")
+
+    def strategy(rank, moment, kind):
+        moment.note()
+        raise (Odd(threading.Lock()) if kind == "odd" else Mute())
+
+    assert str(fail(strategy, "odd")) == "rank 0 raised Odd: ('held by', 'lock')"
+    assert str(fail(strategy, "mute")) == "rank 0 raised Mute: (its message cannot be shown: RuntimeError)"
+
+
+def test_the_chain_of_causes_is_shown(fail):
+    def read(path):
+        raise FileNotFoundError(path)
+
+    def strategy(rank, moment):
+        try:
+            read("weights.pt")
+        except FileNotFoundError as error:
+            moment.note()
+            raise ValueError("no weights") from error
+
+    error = fail(strategy)
+    assert str(error) == "rank 0 raised ValueError: no weights"
+    first, cause = error.traceback.split("caused by ")
+    assert 'raise ValueError("no weights") from error' in first
+    assert cause.startswith("FileNotFoundError: weights.pt\n") and "in read" in cause
+
+
+def test_a_result_that_cannot_be_sent_back_is_named(fail):
+    def strategy(rank, moment):
+        moment.note()
+        return {"loss": 1.0, "batches": (batch for batch in range(3))}
+
+    error = fail(strategy)
+    assert str(error).startswith("rank 0 raised TypeError: the result cannot be sent back: result['batches'] (a generator)")
+
+
+def test_an_unused_layer_under_ddp_is_named_once(fail):
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.used, self.forgotten = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
+
+        def forward(self, x):
+            return self.used(x)
+
+    def strategy(rank, moment):
+        net = torch.nn.parallel.DistributedDataParallel(Net())
+        for _ in range(3):
+            moment.note()
+            net(torch.ones(2, 4)).sum().backward()
+
+    error = fail(strategy)
+    assert error.kind == "raised"
+    assert "forgotten.weight" in str(error) and "find_unused_parameters=True" in str(error)
+    assert error.run.log.count("Expected to have finished reduction") <= 2  # the full text of each rank
+
+
+def test_an_error_outside_of_python_survives_pickling():
+    import pickle
+
+    error = RankError("rank 1 raised KeyError: 'x'", rank=1, kind="raised", traceback="rank 1:\n")
+    again = pickle.loads(pickle.dumps(error))
+    assert (str(again), again.rank, again.kind, again.traceback) == (str(error), 1, "raised", "rank 1:\n")
+    assert error.__notes__ == ["rank 1:"]
