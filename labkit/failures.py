@@ -1,9 +1,12 @@
 """An exception of a rank, described by plain strings, so that the kernel need not unpickle foreign classes."""
 
+import re
 import traceback
 
 # torch appends the stack of its C++ code, with addresses that differ from run to run.
 _CPP_STACKS = ("\nException raised from ", "\nC++ CapturedTraceback:", "\nframe #0:")
+
+_UNUSED = re.compile(r"Parameter indices which did not receive grad for rank \d+: ([\d ]+).*", re.DOTALL)
 
 
 def failure(error):
@@ -34,7 +37,21 @@ def _message(error):
         return f"(its message cannot be shown: {type(trouble).__name__})"
     for mark in _CPP_STACKS:
         text = text.partition(mark)[0]
-    return text.rstrip()
+    return _with_parameter_names(text.rstrip(), error)
+
+
+def _with_parameter_names(text, error):
+    """Replaces what DDP says of unused parameters by their names: it knows them only with a slower debug level."""
+    match = _UNUSED.search(text)
+    if not match:
+        return text
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        ddp = frame.f_locals.get("self")
+        if hasattr(ddp, "reducer") and hasattr(ddp, "module"):
+            names = [name for name, parameter in ddp.module.named_parameters() if parameter.requires_grad]
+            unused = ", ".join(names[int(index)] for index in match[1].split())
+            return f"{text[: match.start()]}Parameters that took no part in the loss: {unused}"
+    return text
 
 
 def _frames(error):
