@@ -8,6 +8,7 @@ from labkit import notebook
 from labkit.devices import machine
 from labkit.errors import RankError, Stopped
 from labkit.exercises import check
+from labkit.expected import expected_failure
 from labkit.guesses import guess
 from labkit.holdings import holdings
 from labkit.jobs import Job, job, small_job
@@ -27,6 +28,7 @@ __all__ = [
     "Stopped",
     "Timeline",
     "check",
+    "expected_failure",
     "guess",
     "holdings",
     "job",
