@@ -10,13 +10,18 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 class Process(NamedTuple):
-    """One process as /proc shows it; cpu_s includes children that it has waited for."""
+    """One process as /proc shows it; cpu_s includes children that it has waited for.
+
+    `start_ticks` are clock ticks since the machine's start; `ended` is true of one that nobody has waited for yet.
+    """
 
     pid: int
     parent: int
     session: int
     cpu_s: float
     memory_bytes: int
+    start_ticks: int
+    ended: bool
 
 
 def process(pid):
@@ -28,7 +33,15 @@ def process(pid):
     except OSError:
         return None
     ticks = sum(map(int, fields[11:15]))
-    return Process(pid, int(fields[1]), int(fields[3]), ticks / _TICKS, int(fields[21]) * _PAGE)
+    return Process(
+        pid=pid,
+        parent=int(fields[1]),
+        session=int(fields[3]),
+        cpu_s=ticks / _TICKS,
+        memory_bytes=int(fields[21]) * _PAGE,
+        start_ticks=int(fields[19]),
+        ended=fields[0] in "ZX",
+    )
 
 
 def processes():

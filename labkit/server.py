@@ -17,6 +17,7 @@ import sys
 import time
 
 from labkit import process_table, rank_process
+from labkit.leftovers import Register
 
 POLL_S = 1.0
 ORPHANS_S = 1.0
@@ -34,6 +35,7 @@ class Server:
     def __init__(self, control, directory, kernel_pid):
         self.control, self.directory, self.kernel_pid = control, directory, kernel_pid
         self.runs = {}
+        self.register = Register(directory, kernel_pid)
         self.selector = selectors.DefaultSelector()
         self.selector.register(control, selectors.EVENT_READ, None)
         self.child_r, child_w = os.pipe()
@@ -91,6 +93,7 @@ class Server:
         else:
             pid = start_rank(self, rank, descriptors, fork)
             self.runs[run].pids[pid] = rank
+            self.register.add_rank(pid)
             self.runs[run].started += 1
         for descriptor in descriptors:
             os.close(descriptor)
@@ -144,6 +147,7 @@ class Server:
         del self.runs[run]
         if not self.runs:
             kill_orphans()
+            self.register.forget_ranks()
         os.close(record.life_fd)
         os.close(record.status_fd)
 
