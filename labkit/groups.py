@@ -63,6 +63,14 @@ class Watch:
         self.status.set(self.rank, WAITING, 0)
         self.status.add(self.rank, ENDED)
 
+    @contextlib.contextmanager
+    def waiting(self, operation):
+        self.begin(operation)
+        try:
+            yield
+        finally:
+            self.end()
+
     def called(self, operation, payload_bytes, group_size, work, start, asynchronous):
         """Notes a call that has been handed to the backend; its span closes when the Work is done."""
         self.recorder.counter.count(operation, payload_bytes, group_size)

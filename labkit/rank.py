@@ -189,13 +189,11 @@ def control_group(store, rank, world_size, watch, timeout):
     """
     if world_size == 1:
         return lambda pair: None
-    group = dist.ProcessGroupGloo(dist.PrefixStore("labkit/", store), rank, world_size, timeout)
+    with watch.waiting("barrier"):
+        group = dist.ProcessGroupGloo(dist.PrefixStore("labkit/", store), rank, world_size, timeout)
 
     def add_up(pair):
-        watch.begin("barrier")
-        try:
+        with watch.waiting("barrier"):
             group.allreduce([pair]).wait()
-        finally:
-            watch.end()
 
     return add_up

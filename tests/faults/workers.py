@@ -1,4 +1,4 @@
-"""What ranks of the fault tests import: a clock that the test can read too."""
+"""What ranks of the fault tests import: a clock that the test can read too, and work."""
 
 import os
 import time
@@ -25,3 +25,10 @@ class Moment:
         while not self.path.exists():
             assert time.monotonic() < deadline, f"{self.path.name} was not noted within {within_s} s"
             time.sleep(0.005)
+
+
+def compute(seconds):
+    """Uses the CPU and says nothing."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        sum(range(10_000))
