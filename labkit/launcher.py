@@ -7,6 +7,7 @@ import tempfile
 import warnings
 import zlib
 
+from labkit import peer_to_peer
 from labkit.devices import default_world_size, place
 from labkit.errors import RankError, Stopped
 from labkit.interrupts import Interrupts
@@ -168,6 +169,7 @@ def _plan(placement):
     loopback = "lo0" if sys.platform == "darwin" else "lo"
     environ = dict(os.environ)
     environ.setdefault("NCCL_SOCKET_IFNAME", loopback)
+    environ.update(peer_to_peer.environment(placement, environ, run_ranks))
     environ.update(
         WORLD_SIZE=str(world_size),
         LOCAL_WORLD_SIZE=str(world_size),

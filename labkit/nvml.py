@@ -10,13 +10,17 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Card:
-    """One physical GPU as NVML lists it (PCI order), or one MIG instance of it; 0 bytes: unknown."""
+    """One physical GPU as NVML lists it (PCI order), or one MIG instance of it; 0 bytes: unknown.
+
+    `compute_mode` is NVML's number: 0 any process may use it, 2 none, 1 or 3 one at a time.
+    """
 
     name: str
     memory_bytes: int
     uuid: str
     mig: bool = False
     instances: tuple["Card", ...] = ()
+    compute_mode: int = 0
 
 
 class NvmlError(Exception):
@@ -46,6 +50,19 @@ def read_cards(library=None) -> tuple[tuple[Card, ...], str]:
         return (), str(error)
 
 
+def read_driver(library=None) -> str:
+    """The version of the NVIDIA driver, "" where NVML does not say."""
+    try:
+        library = library or ctypes.CDLL("libnvidia-ml.so.1")
+        _call(library, "nvmlInit_v2")
+        try:
+            return _text(library, "nvmlSystemGetDriverVersion")
+        finally:
+            library.nvmlShutdown()
+    except (OSError, NvmlError, AttributeError):
+        return ""
+
+
 def _cards(library) -> tuple[tuple[Card, ...], str]:
     cards, problems = [], []
     for index in range(_number(library, "nvmlDeviceGetCount_v2")):
@@ -67,7 +84,14 @@ def _card(library, handle, instances: tuple[Card, ...] | None) -> Card:
         uuid=_text(library, "nvmlDeviceGetUUID", handle),
         mig=instances is not None,
         instances=instances or (),
+        compute_mode=_compute_mode(library, handle),
     )
+
+
+def _compute_mode(library, handle) -> int:
+    mode = ctypes.c_uint()
+    query = getattr(library, "nvmlDeviceGetComputeMode", None)
+    return mode.value if query is not None and query(handle, ctypes.byref(mode)) == 0 else 0
 
 
 def _instances(library, handle) -> tuple[Card, ...] | None:
@@ -104,7 +128,7 @@ def _handle(library, name: str, index: int) -> ctypes.c_void_p:
     return handle
 
 
-def _text(library, name: str, handle) -> str:
+def _text(library, name: str, *handle) -> str:
     buffer = ctypes.create_string_buffer(96)
-    _call(library, name, handle, buffer, len(buffer))
+    _call(library, name, *handle, buffer, len(buffer))
     return buffer.value.decode(errors="replace")
