@@ -42,7 +42,7 @@ def wrong_sums(rank, limit_s):
     with ended_after(limit_s):
         for size in SIZES:
             parts = [_numbers(size, seed=other) for other in range(rank.world_size)]
-            total = parts[rank.rank].to(rank.device)
+            total = parts[rank.rank].to(rank.device, copy=True)
             dist.all_reduce(total)
             wrong += int((total.cpu() != sum(parts)).sum())
     return wrong
