@@ -9,8 +9,9 @@ import time
 import uuid
 from pathlib import Path
 
-from labkit import server_link
+from labkit import process_table, server_link
 
+KERNELS = {os.getpid()}  # with the fork server that each has as its only child, the processes that may stay
 MARK = f"LABKIT_FAULTS={uuid.uuid4().hex}"
 GONE_S = 5.0
 
@@ -23,7 +24,7 @@ def set_mark():
 
 
 def marked():
-    """Returns the ids of all running processes with the mark, zombies and this process left out."""
+    """Returns the ids of all running processes with the mark, zombies left out."""
     found = set()
     for folder in Path("/proc").glob("[0-9]*"):
         try:
@@ -32,19 +33,18 @@ def marked():
             continue
         if MARK.encode() in environment.split(b"\0"):
             found.add(int(folder.name))
-    return found - {os.getpid()}
+    return found
 
 
-def survivors(besides=()):
-    """Returns the ids of marked processes, without this process's fork server and those `besides`."""
-    server = set() if server_link._link is None else {server_link._link.process.pid}
-    return marked() - server - set(besides)
+def survivors():
+    """Returns the ids of marked processes that are neither a kernel of these tests nor the fork server of one."""
+    return marked() - KERNELS - {child for kernel in KERNELS for child in process_table.children(kernel)}
 
 
-def assert_gone(within_s, besides=()):
+def assert_gone(within_s):
     """Fails unless all survivors are gone within some seconds; names those that are not."""
     deadline = time.monotonic() + within_s
-    while left := survivors(besides):
+    while left := survivors():
         assert time.monotonic() < deadline, [describe(pid) for pid in left]
         time.sleep(0.01)
 

@@ -1,0 +1,110 @@
+"""Stop ends all ranks at any moment, in one line, and leaves the kernel as it was."""
+
+import signal
+import threading
+import time
+
+import pytest
+import survivors
+from kernels import START, Kernel
+from workers import Moment
+
+import labkit
+
+TRAINING = """
+def strategy(rank, moment):
+    for step in rank.steps(100_000):
+        rank.log(loss=1.0)
+        moment.note()
+        time.sleep(0.01)
+"""
+COLLECTIVE = """
+def strategy(rank, moment):
+    dist.barrier()
+    moment.note()
+    if rank.rank == 0:
+        dist.all_reduce(torch.ones(3))
+    time.sleep(1000)
+"""
+COMPUTING = """
+def strategy(rank, moment):
+    moment.note()
+    while True:
+        torch.ones(300, 300) @ torch.ones(300, 300)
+"""
+
+
+@pytest.fixture(scope="module")
+def kernel(tmp_path_factory):
+    with Kernel(tmp_path_factory.mktemp("kernel")) as kernel:
+        kernel.run(START + "\nkept = [1, 2, 3]")
+        yield kernel
+
+
+def stop(kernel, moment, cell, presses=1):
+    """Presses Stop when the moment has come, and returns what the cell ended with."""
+    kernel.send(cell)
+    moment.wait()
+    pressed_at = time.monotonic()
+    for _ in range(presses):
+        kernel.interrupt()
+        time.sleep(0.03)
+    reply = kernel.reply(within_s=5)
+    survivors.assert_gone(pressed_at + survivors.GONE_S - time.monotonic())
+    return reply
+
+
+def test_during_start_up(kernel, moment):
+    """The first run: Stop comes while the fork server still imports torch."""
+    cell = f"Moment({str(moment.path)!r}).note()\nlabkit.launch(lambda rank: None, world_size=2)"
+    reply = stop(kernel, moment, cell)
+    assert (reply["error"], reply["message"]) == ("Stopped", "stopped while the ranks were starting")
+    assert kernel.run("labkit.launch(lambda rank: rank.rank, world_size=2).results") == [0, 1]
+
+
+@pytest.mark.parametrize("cell", [TRAINING, COLLECTIVE, COMPUTING], ids=["training", "collective", "computing"])
+@pytest.mark.parametrize("presses", [1, 2], ids=["once", "twice quickly"])
+def test_while_ranks_run(kernel, moment, cell, presses):
+    launch = f"labkit.launch(strategy, Moment({str(moment.path)!r}), world_size=2)"
+    reply = stop(kernel, moment, cell + launch, presses)
+    assert (reply["error"], reply["message"]) == ("Stopped", "stopped: all 2 ranks have ended")
+    assert kernel.run("kept") == [1, 2, 3]
+    assert kernel.run("labkit.launch(lambda rank: rank.rank, world_size=2).results") == [0, 1]
+
+
+def test_while_ranks_leave_is_not_lost(monkeypatch):
+    """Stop that comes when the results are there already still stops the cell."""
+    from labkit import session
+
+    let_go = session.Session._let_go
+
+    def slow(self):
+        signal.raise_signal(signal.SIGINT)
+        let_go(self)
+
+    monkeypatch.setattr(session.Session, "_let_go", slow)
+    with pytest.raises(labkit.Stopped) as caught:
+        labkit.launch(lambda rank: rank.rank, world_size=2, live=False)
+    assert caught.value.run.results == (0, 1)
+
+
+def test_what_was_recorded_is_kept(moment):
+    def strategy(rank, moment):
+        for step in rank.steps(1000):
+            rank.log(loss=float(step))
+            time.sleep(0.01)
+            if step == 30:
+                moment.note()
+
+    def press():
+        moment.wait()
+        signal.raise_signal(signal.SIGINT)
+
+    before = signal.getsignal(signal.SIGINT)
+    presser = threading.Thread(target=press)
+    presser.start()
+    with pytest.raises(KeyboardInterrupt) as caught:
+        labkit.launch(strategy, Moment(moment.path), world_size=2, live=False)
+    presser.join()
+    assert len(caught.value.run.records) > 20
+    assert signal.getsignal(signal.SIGINT) is before

@@ -1,0 +1,98 @@
+"""A kernel that dies takes its ranks and all that they started with it; other kernels are not touched."""
+
+import os
+import signal
+import time
+
+import pytest
+import survivors
+from kernels import START, Kernel
+from workers import Moment
+
+import labkit
+from labkit import process_table, server_link
+
+BUSY = """
+import subprocess, sys, torch.utils.data
+
+class Slow(torch.utils.data.Dataset):
+    def __len__(self):
+        return 1000
+
+    def __getitem__(self, at):
+        time.sleep(0.1)
+        return at
+
+def strategy(rank, folder):
+    sleep = [sys.executable, "-c", "import time; time.sleep(600)"]
+    for session in (False, True):
+        subprocess.Popen(sleep, start_new_session=session)
+    loader = iter(torch.utils.data.DataLoader(Slow(), num_workers=2))
+    next(loader)
+    dist.barrier()
+    Moment(f"{folder}/started-{rank.rank}").note()
+    for batch in loader:
+        pass
+"""
+
+
+def test_kernel_killed_with_ranks_and_their_children_alive(tmp_path):
+    """Each of 2 ranks has 2 loader workers, a subprocess, and another one in a session of its own."""
+    with Kernel(tmp_path) as dying, Kernel(tmp_path) as other:
+        for kernel in (dying, other):
+            kernel.send(START)
+        for kernel in (dying, other):
+            assert kernel.reply()["error"] is None
+        dying.send(BUSY + f"labkit.launch(strategy, {str(tmp_path)!r}, world_size=2)")
+        other.send("[labkit.launch(lambda rank: rank.mean(rank.rank), world_size=2).results for _ in range(3)]")
+        for rank in range(2):
+            Moment(tmp_path / f"started-{rank}").wait()
+        server, directory = server_of(dying)
+        assert os.stat(directory).st_mode & 0o777 == 0o700
+        family = process_table.family(server, process_table.processes())
+        assert len(family) >= 1 + 2 * (1 + 2 + 2)
+        killed_at = time.monotonic()
+        dying.kill()
+        survivors.assert_gone(killed_at + survivors.GONE_S - time.monotonic())
+        while os.path.exists(directory):
+            assert time.monotonic() - killed_at < survivors.GONE_S
+        assert other.reply()["value"] == [[0.5, 0.5]] * 3
+        _, directory = server_of(other)
+        assert not [name for name in os.listdir(directory) if name.startswith("run-")]
+    assert not os.path.exists(directory)
+
+
+def server_of(kernel):
+    """Returns the id of a kernel's fork server and its private directory, which is on its command line."""
+    (server,) = process_table.children(kernel.process.pid)
+    with open(f"/proc/{server}/cmdline") as file:
+        words = file.read().split("'")
+    (directory,) = [word for word in words if "labkit-" in word and os.path.isdir(word)]
+    return server, directory
+
+
+def test_fork_server_killed_between_runs():
+    assert labkit.launch(lambda rank: rank.rank, world_size=2, live=False).results == (0, 1)
+    killed = server_link._link.process.pid
+    os.kill(killed, signal.SIGKILL)
+    assert labkit.launch(lambda rank: rank.rank, world_size=2, live=False).results == (0, 1)
+    assert server_link._link.process.pid != killed
+
+
+def test_fork_server_killed_during_a_run(moment):
+    def strategy(rank, moment, server):
+        import subprocess
+        import sys
+
+        subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+        rank.barrier()
+        if rank.rank == 0:
+            moment.note()
+            os.kill(server, signal.SIGKILL)
+        time.sleep(600)
+
+    labkit.launch(lambda rank: None, world_size=1, live=False)
+    with pytest.raises(RuntimeError, match="fork server was ended, and all ranks with it; the next run starts a new one"):
+        labkit.launch(strategy, moment, server_link._link.process.pid, world_size=2, live=False)
+    assert moment.age_s() < survivors.GONE_S
+    survivors.assert_gone(within_s=survivors.GONE_S - moment.age_s())

@@ -1,0 +1,110 @@
+"""Runs one after the other and at the same time do not disturb each other, and use nothing up."""
+
+import os
+import threading
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import labkit
+from labkit import process_table, server_link, session
+
+
+def test_twenty_runs_in_a_row():
+    def held():
+        return len(os.listdir("/proc/self/fd")), process_table.children(os.getpid()), threading.active_count()
+
+    def count(rank):
+        return rank.mean(rank.rank)
+
+    kept = [labkit.launch(count, world_size=2, live=False)]
+    before = held()
+    kept += [labkit.launch(count, world_size=2, live=False) for _ in range(20)]
+    assert held() == before
+    assert [run.results for run in kept] == [(0.5, 0.5)] * 21
+    assert len(os.listdir(f"/proc/{server_link._link.process.pid}/fd")) < 20
+
+
+def test_failed_runs_in_a_row():
+    def wrong(rank):
+        raise ValueError("always")
+
+    kept = []
+    for _ in range(5):
+        with pytest.raises(labkit.RankError) as caught:
+            labkit.launch(wrong, world_size=2, live=False)
+        kept.append((caught.value, len(os.listdir("/proc/self/fd"))))
+    assert len({descriptors for _, descriptors in kept}) == 1
+    assert {str(error) for error, _ in kept} == {"rank 0 raised ValueError: always"}
+
+
+def test_two_threads_of_one_kernel():
+    def meet(rank, start):
+        return rank.mean(start + rank.rank)
+
+    def many(start):
+        results[start] = [labkit.launch(meet, start, world_size=2, live=False).results for _ in range(5)]
+
+    results = {}
+    threads = [threading.Thread(target=many, args=(start,)) for start in (0, 100, 200)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == {start: [(start + 0.5,) * 2] * 5 for start in (0, 100, 200)}
+
+
+def test_a_failure_in_one_thread_leaves_the_run_of_another_alone():
+    def wrong(rank):
+        raise ValueError("this one")
+
+    def fine(rank):
+        for _ in range(20):
+            rank.mean(1.0)
+            threading.Event().wait(0.05)
+        return "fine"
+
+    results = []
+    thread = threading.Thread(target=lambda: results.append(labkit.launch(fine, world_size=2, live=False).results))
+    thread.start()
+    for _ in range(5):
+        with pytest.raises(labkit.RankError, match="this one"):
+            labkit.launch(wrong, world_size=2, live=False)
+    thread.join()
+    assert results == [("fine", "fine")]
+
+
+def test_one_rank():
+    def alone(rank):
+        numbers = torch.ones(2)
+        dist.all_reduce(numbers)
+        dist.barrier()
+        return rank.mean(3.0), numbers.tolist(), rank.world_size
+
+    assert labkit.launch(alone, world_size=1, live=False).results == ((3.0, [1.0, 1.0], 1),)
+
+
+def test_more_ranks_than_cores_works_with_a_warning():
+    cores = len(labkit.machine().cores)
+    with pytest.warns(UserWarning, match=f"{cores + 1} ranks share {cores} CPU core"):
+        run = labkit.launch(lambda rank: rank.mean(1.0), world_size=cores + 1, live=False)
+    assert run.results == (1.0,) * (cores + 1)
+
+
+def test_fresh_processes_instead_of_forks(monkeypatch, fail):
+    """The way of systems where a fork is not safe, such as macOS."""
+
+    def strategy(rank, moment):
+        numbers = torch.ones(1)
+        dist.all_reduce(numbers)
+        print("hello")
+        if rank.rank == 1:
+            moment.note()
+            raise ValueError(f"the sum is {numbers.item():g}")
+        dist.barrier()
+
+    monkeypatch.setattr(session, "FORK", False)
+    error = fail(strategy)
+    assert str(error) == "rank 1 raised ValueError: the sum is 2"
+    assert "rank 0: hello\n" in error.run.log
