@@ -92,7 +92,7 @@ def card_html(guess):
         again = '<span style="opacity:.6"> &nbsp;(<code>.change()</code> opens it again)</span>'
         lines = f"<b>{html.escape(guess.note)}</b> &nbsp;{question}{again}"
     else:
-        lines = f'<b style="color:{COLOUR}">your prediction?</b> &nbsp;{question}'
+        lines = f"<b>your prediction?</b> &nbsp;{question}"
     return f'<div style="border-left:4px solid {COLOUR};padding:2px 10px">{lines}</div>'
 
 

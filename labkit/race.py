@@ -47,12 +47,12 @@ def scaling(
     if device is None and placement.device_type == "cpu" and len(machine().gpus) == 1:
         result.one_gpu_tokens_per_s = _on_the_gpu(repeats)
     ends_at = None if seconds is None else time.monotonic() + seconds
-    view = RaceView(result)
+    view = RaceView(result, live=live)
     for position, world_size in enumerate(sizes):
         left = None if ends_at is None else (ends_at - time.monotonic()) / (len(sizes) - position)
         view.start(world_size, repeats, left)
-        _race(named, job, world_size, batch, placement.device_type, max(sizes), view if live else view.quiet())
-    view.finish(live)
+        _race(named, job, world_size, batch, placement.device_type, max(sizes), view)
+    view.finish()
     return result
 
 
@@ -89,9 +89,9 @@ def _on_the_gpu(repeats):
     """Returns one GPU's tokens/s with its own job, as a Ratio: the one-rank step of a learner who has one card."""
     job = jobs.job(device="cuda")
     result = Scaling(job=job, badge="", batch="global", names=(), world_sizes=(1,))
-    view = RaceView(result)
+    view = RaceView(result, live=False)
     view.start(1, repeats, None)
-    _race({}, job, 1, "global", "cuda", 1, view.quiet())
+    _race({}, job, 1, "global", "cuda", 1, view)
     return result.tokens_per_s(BASELINE, 1)
 
 
@@ -161,15 +161,13 @@ class RaceView(View):
 
     text = "figure: speed-up against the number of ranks"
 
-    def __init__(self, result):
+    def __init__(self, result, *, live):
         super().__init__()
-        self.result, self._live = result, True
-
-    def quiet(self):
-        self._live = False
-        return self
+        self.result, self._live = result, live
 
     def start(self, world_size, repeats, seconds):
+        if self._live:
+            self._draw_if_due()
         self.world_size, self.repeats, self._rounds = world_size, repeats, 0
         self._ends_at = None if seconds is None else time.monotonic() + max(0.0, seconds)
 
@@ -193,8 +191,8 @@ class RaceView(View):
         if failure is not None and self._live:
             self._draw(str(failure))
 
-    def finish(self, live):
-        if live:
+    def finish(self):
+        if self._live:
             self._draw("")
             if not in_notebook():
                 write("stdout", f"{self.result.table()}\n")

@@ -8,13 +8,14 @@ from labkit.live import Picture, in_notebook, write
 class View:
     """One picture that follows a session; subclasses say what is drawn.
 
-    `tick` draws when a new frame is due, `close` draws the final one, marked when the run failed.
+    `tick` draws when a new frame is due, `close` draws the final one, marked when the run failed. The first frame is
+    drawn before there is anything in it, so that what ranks print comes below the picture and doesn't push it down.
     """
 
     text = "figure"
 
     def __init__(self):
-        self.picture, self._seen = None, 0
+        self.picture, self._seen = None, None
 
     def figure(self, session, failed=None):
         raise LookupError("a View draws through its subclasses")
@@ -33,9 +34,7 @@ class View:
 
     def close(self, session, failure):
         """Leaves the last picture in the notebook, with the failure written on it if there was one."""
-        if not session.records:
-            return
-        if in_notebook():
+        if in_notebook() and (session.records or self.picture):
             self.picture = self.picture or Picture(self.text)
             failed = None if failure is None else str(failure)
             self.picture.update(lambda: self.figure(session, failed))
@@ -51,9 +50,13 @@ def busy(session):
 
 
 class RecordsView(View):
-    """Every number that ranks log, one panel a name; for `launch`."""
+    """Every number that ranks log, one panel a name; for `launch`. Nothing is drawn before there is one."""
 
     text = "figure: what the ranks logged"
+
+    def __init__(self):
+        super().__init__()
+        self._seen = 0
 
     def figure(self, session, failed=None):
         from labkit.draw import draw_records
