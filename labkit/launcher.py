@@ -7,7 +7,7 @@ import tempfile
 import warnings
 import zlib
 
-from labkit import peer_to_peer
+from labkit import notices, peer_to_peer
 from labkit.devices import default_world_size, place
 from labkit.errors import RankError, Stopped
 from labkit.interrupts import Interrupts
@@ -120,7 +120,7 @@ def run_ranks(
         world_size = 1 if inline else default_world_size(device)
     placement = place(world_size, device, share_device=share_device, largest=largest)
     for sentence in placement.warnings if warn else ():
-        warnings.warn(sentence, stacklevel=3)
+        notices.warn(sentence, stacklevel=3)
     if inline:
         return _run_inline(placement, fn, args, kwargs)
     with Interrupts() as interrupts:
