@@ -4,7 +4,7 @@ The contract is small: `launch` runs a function on N ranks; `train`, `parity` an
 function from a notebook cell — through three lenses; `machine` says what there is to run on; `check` judges exercises.
 """
 
-from labkit import notebook
+from labkit import notebook, schedule
 from labkit.devices import machine
 from labkit.errors import RankError, Stopped
 from labkit.exercises import check
@@ -37,6 +37,7 @@ __all__ = [
     "notebook",
     "parity",
     "scaling",
+    "schedule",
     "small_job",
     "train",
 ]

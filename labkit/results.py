@@ -104,7 +104,15 @@ class Scaling:
         ]
         limit = {n: self.limit(n) for n in raced} if self.has_baseline else {}
         guess = self.predictions if self.has_baseline else {}
-        data = ScalingData(self.world_sizes, tuple(lines), limit=limit, guess=guess, has_baseline=self.has_baseline)
+        weak = self.batch == "per_rank" and self.has_baseline
+        data = ScalingData(
+            self.world_sizes,
+            tuple(lines),
+            limit=limit,
+            guess=guess,
+            has_baseline=self.has_baseline,
+            ylabel="tokens/s over one device" if weak else "",
+        )
         return draw_scaling(data, title=self.title, badge=f"measured on {self.badge}", note=self.note, failed=failed)
 
     @property
