@@ -48,8 +48,8 @@ def prctl(option, value):
 def start_fresh(rank, descriptors, server_pid):
     """Starts a rank as a new Python process, for systems where forking after importing torch is not safe."""
     code = (
-        f"import sys; sys.path[:] = {sys.path!r}; from labkit.rank_process import main, preload; "
-        f"preload(); main({rank}, {descriptors}, {server_pid})"
+        f"import sys; sys.path[:] = {sys.path!r}; from labkit.rank_process import main; "
+        f"main({rank}, {descriptors}, {server_pid})"
     )
     # The object is not kept: the server reaps the process by its id.
     process = subprocess.Popen([sys.executable, "-c", code], pass_fds=descriptors, start_new_session=True)
@@ -113,7 +113,7 @@ def _open_streams():
         text = io.TextIOWrapper(raw, encoding="utf-8", errors="backslashreplace", write_through=True)
         setattr(sys, name, text)
         setattr(sys, f"__{name}__", text)
-    sys.stdin = sys.__stdin__ = open(0, closefd=False)
+    sys.stdin = sys.__stdin__ = io.TextIOWrapper(io.FileIO(0, closefd=False))
 
 
 def _work(rank, payload_fd, channel):
@@ -145,9 +145,8 @@ def _take_over(plan, rank):
     os.chdir(plan["cwd"])
     sys.path[:] = plan["path"]
     sys.argv[:] = plan["argv"]
-    stacks = open(os.path.join(plan["directory"], f"stack-{rank}"), "w")
-    stacks.write(f"main {threading.main_thread().ident:x}\n")
-    stacks.flush()
+    stacks = io.FileIO(os.path.join(plan["directory"], f"stack-{rank}"), "w")
+    stacks.write(f"main {threading.main_thread().ident:x}\n".encode())
     faulthandler.enable(file=stacks)
     faulthandler.register(DUMP_SIGNAL, file=stacks, all_threads=True)
     if plan["cores"][rank] and hasattr(os, "sched_setaffinity"):

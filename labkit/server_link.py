@@ -43,10 +43,11 @@ class Link:
 
     def __init__(self):
         self.directory = tempfile.mkdtemp(prefix="labkit-")
-        self._errors = open(os.path.join(self.directory, "server-errors"), "w+")
+        self._errors = os.path.join(self.directory, "server-errors")
         self._socket, theirs = socket.socketpair()
         self._asking, self._ready = threading.Lock(), False
-        self.process = _start_server(theirs.fileno(), self.directory, self._errors)
+        with open(self._errors, "w") as errors:
+            self.process = _start_server(theirs.fileno(), self.directory, errors)
         theirs.close()
 
     def answers(self):
@@ -90,8 +91,8 @@ class Link:
         return json.loads(line)
 
     def _why(self, trouble):
-        self._errors.seek(0)
-        said = self._errors.read().strip().splitlines()
+        with open(self._errors, errors="replace") as errors:
+            said = errors.read().strip().splitlines()
         return f"labkit's fork server {trouble}" + (f": {said[-1]}" if said else "; the next run starts a new one")
 
     def close(self):
@@ -99,7 +100,6 @@ class Link:
         self._socket.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(10)
-        self._errors.close()
         shutil.rmtree(self.directory, ignore_errors=True)
 
 
