@@ -48,7 +48,7 @@ def short_name(name: str) -> str:
 
 def about_gpus(notes: Iterable[str]) -> list[str]:
     """Those of a machine's notes that tell why GPUs are missing."""
-    return [note for note in notes if "CUDA" in note or "NVIDIA" in note]
+    return [note for note in notes if any(word in note for word in ("CUDA", "NVIDIA", "NVML", "MIG"))]
 
 
 def _counted_by_torch(readings: Readings) -> tuple[tuple[Gpu, ...], tuple[str, ...]]:

@@ -73,9 +73,9 @@ class Trials:
     @property
     def verdict(self):
         """(Whether to disable P2P, why); None where the trials do not tell."""
-        for trial in (self.copies, self.direct):
-            if trial.state == "fails":
-                return (True, trial.found) if self.over_host.state == "works" else None
+        trouble = self.copies if self.copies.state == "fails" else self.direct
+        if trouble.state == "fails":
+            return (True, trouble.found) if self.over_host.state == "works" else None
         return (False, "") if self.copies.state == self.direct.state == "works" else None
 
     def _all_reduce(self, disable):
@@ -96,7 +96,7 @@ class Trials:
             return None, self.run(function, (*arguments, LIMIT_S), {}, **options).results
         except RankError as error:
             seconds = time.monotonic() - started
-            if error.kind == "hang" or seconds >= LIMIT_S:
+            if error.kind == "hang" or (error.kind == "killed" and seconds >= LIMIT_S):
                 return Trial("fails", f"hangs (ended after {seconds:.0f} s)"), None
             full = "out of memory" in str(error).lower()
             return Trial("unclear" if full else "fails", f"fails: {str(error).splitlines()[0]}"), None
