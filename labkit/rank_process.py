@@ -5,6 +5,8 @@ import ctypes
 import datetime
 import faulthandler
 import io
+import itertools
+import multiprocessing
 import os
 import pickle
 import random
@@ -145,6 +147,8 @@ def _take_over(plan, rank):
     os.chdir(plan["cwd"])
     sys.path[:] = plan["path"]
     sys.argv[:] = plan["argv"]
+    # Where loader workers put their sockets: in a folder that goes with the run, however they end.
+    multiprocessing.current_process()._config["tempdir"] = plan["directory"]
     stacks = io.FileIO(os.path.join(plan["directory"], f"stack-{rank}"), "w")
     stacks.write(f"main {threading.main_thread().ident:x}\n".encode())
     faulthandler.enable(file=stacks)
@@ -175,11 +179,13 @@ def set_up(plan, rank, channel):
     watch = groups.Watch(rank, status, recorder)
     groups.watch_groups(watch)
     world_size, timeout = plan["world_size"], datetime.timedelta(seconds=GROUP_TIMEOUT_S)
-    store = dist.FileStore(os.path.join(plan["directory"], "store"), world_size)
+    store, starts = dist.FileStore(os.path.join(plan["directory"], "store"), world_size), itertools.count()
 
     def start_group():
+        # What an earlier group left in the store, before it was destroyed, must not be found again.
+        own = dist.PrefixStore(f"{next(starts)}/", store)
         with _quiet():
-            torch_init(plan["backend"], store=store, rank=rank, world_size=world_size, timeout=timeout)
+            torch_init(plan["backend"], store=own, rank=rank, world_size=world_size, timeout=timeout)
 
     torch_init = groups.accept_second_init(start_group, world_size)
     start_group()

@@ -1,9 +1,12 @@
 """What every fault test has, and what must hold after each of them."""
 
 import re
+import shutil
+import subprocess
 
 import pytest
 import survivors
+from kernels import START, Kernel
 from workers import Moment
 
 import labkit
@@ -25,6 +28,16 @@ def nothing_survives():
     survivors.assert_gone(within_s=0.5)
     if server_link._link is not None:
         assert process_table.children(server_link._link.process.pid) == []
+
+
+@pytest.fixture(scope="session")
+def kernel(mark, tmp_path_factory):
+    """One kernel for all tests that leave it as it was; where the system permits it, its host name means nothing to anybody."""
+    nameless = ["unshare", "--uts", "sh", "-c", 'hostname no-such-host && exec "$@"', "sh"]
+    permitted = shutil.which("unshare") and not subprocess.run([*nameless, "true"], capture_output=True).returncode
+    with Kernel(tmp_path_factory.mktemp("kernel"), prefix=nameless if permitted else ()) as kernel:
+        kernel.run(START)
+        yield kernel
 
 
 @pytest.fixture

@@ -16,13 +16,16 @@ START = "import os, time, torch, torch.distributed as dist, labkit\nfrom workers
 
 
 class Kernel:
-    """Runs cells in a process of its own; `with` ends it. `folder` is its working directory."""
+    """Runs cells in a process of its own, whose working directory is `folder`; `with` ends it.
 
-    def __init__(self, folder):
+    prefix  words before its command line, of a program that replaces itself by the kernel
+    """
+
+    def __init__(self, folder, prefix=()):
         replies, theirs = os.pipe()
         path = os.pathsep.join([str(DRIVER.parent), str(DRIVER.parents[2])])
         self.process = subprocess.Popen(
-            [sys.executable, DRIVER, str(theirs)],
+            [*prefix, sys.executable, DRIVER, str(theirs)],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             pass_fds=[theirs],

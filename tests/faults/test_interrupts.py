@@ -6,7 +6,6 @@ import time
 
 import pytest
 import survivors
-from kernels import START, Kernel
 from workers import Moment
 
 import labkit
@@ -34,13 +33,6 @@ def strategy(rank, moment):
 """
 
 
-@pytest.fixture(scope="module")
-def kernel(tmp_path_factory):
-    with Kernel(tmp_path_factory.mktemp("kernel")) as kernel:
-        kernel.run(START + "\nkept = [1, 2, 3]")
-        yield kernel
-
-
 def stop(kernel, moment, cell, presses=1):
     """Presses Stop when the moment has come, and returns what the cell ended with."""
     kernel.send(cell)
@@ -55,7 +47,8 @@ def stop(kernel, moment, cell, presses=1):
 
 
 def test_during_start_up(kernel, moment):
-    """The first run: Stop comes while the fork server still imports torch."""
+    """Stop comes while a new fork server still imports torch."""
+    kernel.run("kept = [1, 2, 3]\nlabkit.server_link.close()")
     cell = f"Moment({str(moment.path)!r}).note()\nlabkit.launch(lambda rank: None, world_size=2)"
     reply = stop(kernel, moment, cell)
     assert (reply["error"], reply["message"]) == ("Stopped", "stopped while the ranks were starting")
@@ -65,6 +58,7 @@ def test_during_start_up(kernel, moment):
 @pytest.mark.parametrize("cell", [TRAINING, COLLECTIVE, COMPUTING], ids=["training", "collective", "computing"])
 @pytest.mark.parametrize("presses", [1, 2], ids=["once", "twice quickly"])
 def test_while_ranks_run(kernel, moment, cell, presses):
+    kernel.run("kept = [1, 2, 3]")
     launch = f"labkit.launch(strategy, Moment({str(moment.path)!r}), world_size=2)"
     reply = stop(kernel, moment, cell + launch, presses)
     assert (reply["error"], reply["message"]) == ("Stopped", "stopped: all 2 ranks have ended")

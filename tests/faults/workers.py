@@ -32,3 +32,13 @@ def compute(seconds):
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         sum(range(10_000))
+
+
+class Numbers:
+    """A data set of 0 … 99."""
+
+    def __len__(self):
+        return 100
+
+    def __getitem__(self, at):
+        return at
