@@ -1,5 +1,6 @@
 """Whether ranks start and reach each other, and whether earlier ones are still around."""
 
+import os
 import time
 
 import torch
@@ -48,7 +49,7 @@ def add_ranks(rank) -> int:
 
 def old_ranks(find=leftovers.find, settle_s=SETTLE_S) -> Finding:
     """Whether processes or directories of kernels that are gone are left."""
-    if leftovers.known(1) is None:
+    if leftovers.known(os.getpid()) is None:
         return fine("not looked for: this system shows no start times of processes")
     deadline = time.monotonic() + settle_s
     found = find()
