@@ -98,6 +98,8 @@ class Link:
     def close(self):
         """Ends the server, which ends what it started."""
         self._socket.close()
+        if not self._ready:
+            self.process.terminate()  # still importing, it would not notice for long
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(10)
         shutil.rmtree(self.directory, ignore_errors=True)
