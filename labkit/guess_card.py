@@ -1,8 +1,9 @@
 """What a guess looks like in a notebook: a card with the question, and below it a row to answer in.
 
-The row's widgets live only as long as the kernel. So the card is an output of its own, and once the learner has
-committed the row is replaced by nothing: a notebook opened later shows the question and the prediction. The text forms
-never change, whatever was committed to: nbval compares them, and neither HTML nor the widgets' ids.
+The row's widgets live only as long as the kernel, and JupyterLab says "model not found" where they were. So the card,
+with the question and how to answer, is an output of its own, and once the learner has committed the row is replaced by
+nothing: a notebook opened later shows question and prediction. The text forms never change, whatever was committed to:
+nbval compares them, and neither HTML nor the widgets' ids.
 """
 
 import html
@@ -39,8 +40,7 @@ class Card:
 
     def _publish(self, guess, question, row):
         question.publish({"text/plain": f"your prediction? {guess.question}", "text/html": card_html(guess)})
-        answer = {"text/html": ""} if guess.note else {"text/html": hint_html(guess)} | self._widgets(guess)
-        row.publish({"text/plain": guess.how} | answer)
+        row.publish({"text/plain": guess.how, "text/html": ""} | ({} if guess.note else self._widgets(guess)))
 
     def _widgets(self, guess):
         if importlib.util.find_spec("ipywidgets") is None:
@@ -87,14 +87,8 @@ class Row:
 
 
 def card_html(guess):
-    question = html.escape(guess.question)
-    if guess.note:
-        again = '<span style="opacity:.6"> &nbsp;(<code>.change()</code> opens it again)</span>'
-        lines = f"<b>{html.escape(guess.note)}</b> &nbsp;{question}{again}"
-    else:
-        lines = f"<b>your prediction?</b> &nbsp;{question}"
-    return f'<div style="border-left:4px solid {COLOUR};padding:2px 10px">{lines}</div>'
-
-
-def hint_html(guess):
-    return f'<div style="padding:2px 14px;opacity:.7">{html.escape(guess.how)}</div>'
+    note = html.escape(guess.note or "your prediction?")
+    how = ".change() opens it again" if guess.note else f"answer below once this cell has run, or {guess.how}"
+    hint = f'<div style="opacity:.6;font-size:90%">{html.escape(how)}</div>'
+    card = f"<b>{note}</b> &nbsp;{html.escape(guess.question)}{hint}"
+    return f'<div style="border-left:4px solid {COLOUR};padding:2px 10px">{card}</div>'

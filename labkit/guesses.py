@@ -77,8 +77,8 @@ class Guess:
     @property
     def how(self):
         """How to answer where nothing can be typed or clicked."""
-        wanted = " or ".join(map(repr, self.choices)) if self.choices else "number"
-        return f"commit to it with .commit({wanted})"
+        wanted = map(repr, self.choices) if self.choices else ["number"]
+        return "commit to it with " + " or ".join(f".commit({answer})" for answer in wanted)
 
     def commit(self, value):
         """Fixes the prediction and returns this Guess; ValueError for what is no answer, and for a second, other one."""

@@ -65,7 +65,7 @@ def test_what_is_no_number_is_refused(value):
 
 def test_one_of_the_choices_is_chosen(capsys):
     made = guess("winner", "Which is faster?", choices=["data parallel", "tensor parallel"])
-    assert "commit to it with .commit('data parallel' or 'tensor parallel')" in capsys.readouterr().out
+    assert "commit to it with .commit('data parallel') or .commit('tensor parallel')" in capsys.readouterr().out
     with pytest.raises(ValueError, match="'pipeline' is none of the choices; choose 'data parallel' or"):
         made.commit("pipeline")
     assert made.commit("tensor parallel").note == "your prediction: tensor parallel"
@@ -193,7 +193,7 @@ def test_a_broken_file_is_no_answer(folder, content):
 def test_without_ipywidgets_a_notebook_shows_how_to_commit(folder):
     hide = "import labkit.guess_card; labkit.guess_card.importlib.util.find_spec = lambda name: None"
     _, asked = run(hide, ASK)
-    assert WIDGET_VIEW not in asked[1] and ".commit(number)" in asked[1]["text/html"]
+    assert WIDGET_VIEW not in asked[1] and ".commit(number)" in asked[0]["text/html"]
 
 
 def test_stored_outputs_of_the_workbook_hold_nobodys_predictions(folder):
