@@ -4,13 +4,12 @@ import os
 from types import SimpleNamespace
 
 import pytest
-import torch
 from machines import fake
 
 from labkit import launcher, peer_to_peer
 from labkit.devices import place
 from labkit.errors import RankError
-from labkit.exchange import changed_copies, copies_on_one_rank, ended_after, wrong_sums
+from labkit.exchange import copies_on_one_rank, ended_after, wrong_sums
 from labkit.peer_to_peer import VARIABLE, Decision, Trials
 
 HANG = RankError("no rank made progress for 30 s", rank=None, kind="hang")
@@ -60,49 +59,6 @@ def environ_of(ranks, monkeypatch, run, **options):
     """What the ranks of a run on so many of 4 GPUs get for NCCL_P2P_DISABLE."""
     monkeypatch.setattr(launcher, "run_ranks", run)
     return launcher._plan(place(ranks, "cuda", machine=fake(gpus=4), **options))["environ"].get(VARIABLE)
-
-
-def zeros(tensor, device):
-    return torch.zeros_like(tensor, device=device)
-
-
-def one_changed(tensor, device):
-    copied = tensor.to(device, copy=True)
-    copied[-1] ^= 1
-    return copied
-
-
-def long_ones_shifted(tensor, device):
-    return tensor.roll(512) if len(tensor) > 1000 else tensor
-
-
-def test_good_copies_are_found_good():
-    assert changed_copies(["cpu"] * 3, sizes=(1000, 5000)) == []
-
-
-@pytest.mark.parametrize("broken", [zeros, one_changed, long_ones_shifted])
-def test_broken_copies_are_found_in_both_directions(broken):
-    assert changed_copies(["cpu"] * 2, copy=broken, sizes=(1000, 5000)) == [(0, 1), (1, 0)]
-
-
-def test_copies_that_bring_what_the_memory_held_before_are_found():
-    earlier = []
-
-    def stale(tensor, device):
-        earlier.append(tensor)
-        return earlier[max(0, len(earlier) - 2)]
-
-    # Only the very first copy has nothing to be taken for.
-    assert changed_copies(["cpu"] * 3, copy=stale, sizes=(1000,)) == [(0, 2), (1, 0), (1, 2), (2, 0), (2, 1)]
-
-
-def test_one_broken_direction_is_named():
-    devices = [torch.device("cpu", index) for index in range(3)]
-
-    def broken(tensor, device):
-        return zeros(tensor, "cpu") if device.index == 2 else tensor
-
-    assert changed_copies(devices, copy=broken, sizes=(1000,)) == [(0, 2), (1, 2)]
 
 
 @pytest.mark.parametrize(
