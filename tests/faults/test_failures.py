@@ -191,6 +191,29 @@ def test_raises_while_another_reads_from_a_loader(fail):
     assert str(fail(strategy)) == "rank 0 raised ValueError: wrong batch"
 
 
+def test_logging_from_a_loader_worker_is_refused(fail):
+    """Two processes that write into one channel would garble it."""
+
+    class Logs(torch.utils.data.Dataset):
+        def __init__(self, rank):
+            self.rank = rank
+
+        def __len__(self):
+            return 1
+
+        def __getitem__(self, at):
+            self.rank.log(at=at)
+
+    def strategy(rank, moment):
+        rank.log(before=1)
+        time.sleep(0.2)  # so that the next record is sent and not only kept
+        moment.note()
+        next(iter(torch.utils.data.DataLoader(Logs(rank), num_workers=1)))
+
+    error = fail(strategy, world_size=1)
+    assert "only the rank itself can log; this is a process that it started" in str(error)
+
+
 def test_errors_that_cannot_be_pickled(fail):
     class Odd(Exception):
         def __init__(self, lock):

@@ -2,13 +2,16 @@
 
 import os
 import threading
+import time
 
 import pytest
+import survivors
 import torch
 import torch.distributed as dist
 
 import labkit
 from labkit import process_table, server_link, session
+from labkit.launcher import run_ranks
 
 
 def test_twenty_runs_in_a_row():
@@ -73,6 +76,44 @@ def test_a_failure_in_one_thread_leaves_the_run_of_another_alone():
             labkit.launch(wrong, world_size=2, live=False)
     thread.join()
     assert results == [("fine", "fine")]
+
+
+class Gate:
+    """A view like a race's: it draws, for `cost_s`, while the ranks wait for it."""
+
+    def __init__(self, cost_s):
+        self.cost_s, self.drawn = cost_s, False
+
+    def tick(self, session):
+        if self.drawn or len(session.records) < 2:
+            return False
+        time.sleep(self.cost_s)
+        if self.cost_s == 0:
+            raise LookupError("no such colour")
+        self.drawn = True
+        session.status.open_gate(1)
+        return True
+
+    def close(self, session, failure):
+        self.failure = failure
+
+
+def wait_at_the_gate(rank):
+    rank.log(ready=1)
+    while rank._status.gate < 1:
+        time.sleep(0.1)
+    return "through"
+
+
+def test_ranks_that_wait_for_a_slow_picture_do_not_hang():
+    run = run_ranks(wait_at_the_gate, (), {}, world_size=2, timeout=1, view=Gate(cost_s=1.5), live=False)
+    assert run.results == ("through", "through")
+
+
+def test_a_picture_that_fails_ends_the_ranks():
+    with pytest.raises(LookupError, match="no such colour"):
+        run_ranks(wait_at_the_gate, (), {}, world_size=2, view=Gate(cost_s=0), live=False)
+    assert survivors.survivors() == set()
 
 
 def test_one_rank():
