@@ -11,7 +11,7 @@ from labkit.gpus import Gpu, about_gpus, group_names, usable_gpus
 __all__ = ["Gpu", "Machine", "Placement", "default_world_size", "machine", "place"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Machine:
     """The devices that ranks may use here; shows itself as a passport, in a terminal and in a notebook.
 
@@ -42,7 +42,7 @@ class Machine:
             return group_names(self.gpus[:count]) or "0 GPUs"
         return _counted(count, "CPU core")
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         return passport.as_text(self)
 
     def _repr_html_(self) -> str:
