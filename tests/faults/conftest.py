@@ -1,5 +1,6 @@
 """What every fault test has, and what must hold after each of them."""
 
+import os
 import re
 import shutil
 import subprocess
@@ -38,6 +39,9 @@ def kernel(mark, tmp_path_factory):
     with Kernel(tmp_path_factory.mktemp("kernel"), prefix=nameless if permitted else ()) as kernel:
         kernel.run(START)
         yield kernel
+        directory = kernel.run("labkit.server_link._link and labkit.server_link._link.directory")
+        assert not directory or not [name for name in os.listdir(directory) if name.startswith("run-")]
+    assert not directory or not os.path.exists(directory)
 
 
 @pytest.fixture

@@ -41,6 +41,12 @@ def survivors():
     return marked() - KERNELS - {child for kernel in KERNELS for child in process_table.children(kernel)}
 
 
+def of(family):
+    """Returns those of the processes in `family` that still run."""
+    now = {one.pid: one.start_ticks for one in process_table.processes() if not one.ended}
+    return [one for one in family if now.get(one.pid) == one.start_ticks]
+
+
 def assert_gone(within_s):
     """Fails unless all survivors are gone within some seconds; names those that are not."""
     deadline = time.monotonic() + within_s

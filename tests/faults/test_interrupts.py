@@ -47,8 +47,9 @@ def stop(kernel, moment, cell, presses=1):
 
 
 def test_during_start_up(kernel, moment):
-    """Stop comes while a new fork server still imports torch."""
-    kernel.run("kept = [1, 2, 3]\nlabkit.server_link.close()")
+    """The fork server was killed since the last run, and Stop comes while a new one still imports torch."""
+    assert kernel.run("labkit.launch(lambda rank: rank.rank, world_size=2).results") == [0, 1]
+    kernel.run("os.kill(labkit.server_link._link.process.pid, 9)")
     cell = f"Moment({str(moment.path)!r}).note()\nlabkit.launch(lambda rank: None, world_size=2)"
     reply = stop(kernel, moment, cell)
     assert (reply["error"], reply["message"]) == ("Stopped", "stopped while the ranks were starting")
