@@ -59,7 +59,7 @@ class Holdings(tuple):
         from labkit.draw_placement import draw_placement
 
         rows = [{"rank": r.rank, "kind": r.kind, "name": r.name, "bytes": r.nbytes, "fingerprint": r.fingerprint} for r in self]
-        return draw_placement(rows, title=self.title, badge=self.badge)
+        return draw_placement(rows, title=self.title, badge=f"measured on {self.badge}")
 
 
 def holdings(strategy, *, world_size=2, job=None):
