@@ -55,17 +55,17 @@ def medians(samples):
 
 
 def slowest(results):
-    """What all ranks measured as one: {call: {bytes: [seconds of the slowest rank, …]}} from one such dict per rank.
+    """What all ranks measured as one: of each list of seconds, alike on every rank, the slowest rank's entry at each place.
 
-    A collective is over when its last rank is.
+    results  one list, or dict (of dicts) of lists, per rank. A collective is over when its last rank is.
     """
-    return {
-        call: {nbytes: [max(times) for times in zip(*(one[call][nbytes] for one in results), strict=True)] for nbytes in sizes}
-        for call, sizes in results[0].items()
-    }
+    if isinstance(results[0], dict):
+        return {key: slowest([one[key] for one in results]) for key in results[0]}
+    return [max(seconds) for seconds in zip(*results, strict=True)]
 
 
 def joined(rounds):
-    """The samples of several rounds as one: lists of the same call and size one after the other."""
-    calls = rounds[0]
-    return {call: {nbytes: [s for one in rounds for s in one[call][nbytes]] for nbytes in sizes} for call, sizes in calls.items()}
+    """The samples of several rounds as one: lists at the same place of the dicts, one after the other."""
+    if isinstance(rounds[0], dict):
+        return {key: joined([one[key] for one in rounds]) for key in rounds[0]}
+    return [seconds for one in rounds for seconds in one]

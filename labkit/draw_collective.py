@@ -10,7 +10,7 @@ from matplotlib.patches import FancyArrow, Rectangle
 
 from labkit.canvas import FAINT, INK, PX_PER_INCH, SOFT, WIDTH_PX, frame, rank_colour
 
-HEADER_PX, TITLE_PX, ROW_PX, GAP_PX, LEFT_PX, FOOT_PX = 58, 24, 30, 46, 62, 12
+HEADER_PX, NOTE_PX, TITLE_PX, ROW_PX, GAP_PX, LEFT_PX, FOOT_PX = 58, 16, 24, 30, 46, 62, 12
 CELL_PX, LEAST_CELL_PX = 58, 38
 MOST_RANKS = 9
 
@@ -35,7 +35,8 @@ def draw_collective(states, *, titles=("before", "after"), title="", badge="", n
         raise ValueError(f"the states have {sorted(ranks)} ranks; give each one row per rank")
     if len(titles) != len(states):
         raise ValueError(f"{len(titles)} titles for {len(states)} states; give one title per state")
-    layout = _Layout([max((len(row) for row in state), default=1) for state in states], ranks.pop())
+    header_px = HEADER_PX if note else HEADER_PX - NOTE_PX
+    layout = _Layout([max((len(row) for row in state), default=1) for state in states], ranks.pop(), header_px)
     figure = frame(layout.height_px, title=title, badge=badge, note=note)
     figure.description = "\n".join([title or "what the ranks hold", *map(_listed, titles, states)])
     for at, state in enumerate(states):
@@ -63,7 +64,8 @@ def _listed(title, state):
 class _Layout:
     """Where each state's grid stands, in pixels from the upper left corner; a line that is full breaks."""
 
-    def __init__(self, widest, ranks):
+    def __init__(self, widest, ranks, header_px):
+        self.header_px = header_px
         self.widest = [max(1, cells) for cells in widest]
         room = WIDTH_PX - LEFT_PX - 14
         most = sum(self.widest) * CELL_PX + (len(widest) - 1) * GAP_PX
@@ -77,13 +79,13 @@ class _Layout:
             self.lines[-1].append((at, LEFT_PX + x))
             x += width + GAP_PX
         self._line_px = TITLE_PX + ranks * ROW_PX + FOOT_PX
-        self.height_px = HEADER_PX + len(self.lines) * self._line_px
+        self.height_px = header_px + len(self.lines) * self._line_px
 
     def place(self, wanted):
         for line, places in enumerate(self.lines):
             for at, left in places:
                 if at == wanted:
-                    return left, HEADER_PX + line * self._line_px + TITLE_PX - 4
+                    return left, self.header_px + line * self._line_px + TITLE_PX - 4
         raise IndexError(wanted)
 
     def is_first_in_line(self, at):
