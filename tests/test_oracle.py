@@ -94,5 +94,11 @@ def forgetful(rank, job):
     job.model()
 
 
-def test_float32_has_its_own_tolerance():
-    assert labkit.parity(average, job=labkit.small_job(dtype=torch.float32))
+@pytest.mark.parametrize(
+    "changes", [{"dtype": torch.float32}, {"dtype": torch.bfloat16}, {"dtype": torch.bfloat16, "master_weights": True}]
+)
+def test_lower_precision_has_its_own_tolerance(changes):
+    result = labkit.parity(average, job=labkit.small_job(**changes))
+    assert result, result.diagnosis
+    assert 0 < result.max_error <= result.tolerance
+    assert not labkit.parity(own_loss, job=labkit.small_job(**changes))
