@@ -1,11 +1,14 @@
 """An exception of a rank, described by plain strings, so that the kernel need not unpickle foreign classes."""
 
+import contextlib
 import re
 import traceback
 
 # torch appends the stack of its C++ code, with addresses that differ from run to run.
 _CPP_STACKS = ("\nException raised from ", "\nC++ CapturedTraceback:", "\nframe #0:")
-
+MESSAGE_CHARACTERS = 4_000
+_TOLD = "Traceback (most recent call last):"
+_TOLD_FRAME = re.compile(r'^ *File "(.*)", line (\d+), in (.*)$', re.MULTILINE)
 _UNUSED = re.compile(r"Parameter indices which did not receive grad for rank \d+: ([\d ]+).*", re.DOTALL)
 
 
@@ -37,7 +40,20 @@ def _message(error):
         return f"(its message cannot be shown: {type(trouble).__name__})"
     for mark in _CPP_STACKS:
         text = text.partition(mark)[0]
-    return _with_parameter_names(text.rstrip(), error)
+    text = _with_parameter_names(_without_traceback(text.rstrip()), error)
+    text = text.encode(errors="backslashreplace").decode()
+    more = len(text) - MESSAGE_CHARACTERS
+    return text if more <= 0 else f"{text[:MESSAGE_CHARACTERS]} … {more:,} more characters"
+
+
+def _without_traceback(text):
+    """Leaves out the traceback that another process, such as a loader worker, has put into the message."""
+    head, told, rest = text.partition(_TOLD)
+    if not told:
+        return text
+    lines = rest.splitlines()
+    last_frame = max((at for at, line in enumerate(lines) if line.startswith(" ")), default=-1)
+    return f"{head.partition(chr(10))[0].rstrip('. ')}: " + "\n".join(lines[last_frame + 1 :])
 
 
 def _with_parameter_names(text, error):
@@ -56,6 +72,9 @@ def _with_parameter_names(text, error):
 
 def _frames(error):
     frames = [(entry.filename, entry.lineno, entry.name) for entry in traceback.extract_tb(error.__traceback__)]
+    with contextlib.suppress(Exception):
+        # Where another process has put its traceback into the message, its frames go on from ours.
+        frames += [(file, int(line), name) for file, line, name in _TOLD_FRAME.findall(str(error).partition(_TOLD)[2])]
     if isinstance(error, SyntaxError) and error.filename:
         frames.append((error.filename, error.lineno or 1, "<module>"))
     return frames

@@ -116,14 +116,14 @@ def run_ranks(
         raise ValueError(f"inline=True runs one rank in this process, not {world_size}; leave world_size out")
     if sys.platform == "win32":
         raise RuntimeError("labkit's ranks need Linux or macOS; on Windows use WSL2")
-    if world_size is None:
-        world_size = 1 if inline else default_world_size(device)
-    placement = place(world_size, device, share_device=share_device, largest=largest)
-    for sentence in placement.warnings if warn else ():
-        notices.warn(sentence, stacklevel=3)
     if inline:
-        return _run_inline(placement, fn, args, kwargs)
+        return _run_inline(place(1, device), fn, args, kwargs)
     with Interrupts() as interrupts:
+        if world_size is None:
+            world_size = default_world_size(device)
+        placement = place(world_size, device, share_device=share_device, largest=largest)
+        for sentence in placement.warnings if warn else ():
+            notices.warn(sentence, stacklevel=3)
         data = pack_function(fn, args, kwargs)
         run = _run(placement, data, interrupts, timeout=timeout, live=live, view=view or NoView())
         if interrupts.seen:

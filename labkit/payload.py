@@ -4,11 +4,11 @@ import io
 import pickle
 import sys
 import types
-import warnings
 
 import cloudpickle
 import torch
 
+from labkit import notices
 from labkit.captures import captures, culprit, name_of
 
 WARN_BYTES = 10 * 10**6
@@ -34,7 +34,7 @@ def pack_function(fn, args, kwargs):
     except Exception as error:
         raise TypeError(_refusal(fn, args, kwargs, error)) from None
     if len(data) > WARN_BYTES:
-        warnings.warn(
+        notices.warn(
             f"{name_of(fn)} takes {len(data) / 1e6:.0f} MB to every rank ({_largest(fn, args, kwargs)}); data made or loaded "
             "inside the function would start faster",
             stacklevel=4,

@@ -73,7 +73,11 @@ class Server:
         if not data:
             return False
         message = json.loads(data)
-        reply = getattr(self, "on_" + message.pop("op"))(descriptors, **message)
+        operation = message.pop("op")
+        reply = getattr(self, "on_" + operation)(descriptors, **message)
+        if operation != "begin":  # a run keeps its own
+            for descriptor in descriptors:
+                os.close(descriptor)
         with contextlib.suppress(OSError):
             self.control.sendall(json.dumps(reply).encode() + b"\n")
         return True
@@ -91,18 +95,25 @@ class Server:
         if run not in self.runs or self.runs[run].dying:
             pid = None
         else:
-            pid = start_rank(self, rank, descriptors, fork)
+            try:
+                pid = start_rank(self, rank, descriptors, fork)
+            except OSError as error:
+                return {"pid": None, "trouble": error.strerror}
             self.runs[run].pids[pid] = rank
             self.register.add_rank(pid)
             self.runs[run].started += 1
-        for descriptor in descriptors:
-            os.close(descriptor)
         return {"pid": pid}
 
     def on_dump(self, descriptors, run):
         """Asks every rank of the run to write where it stands; see faulthandler in rank_process."""
         for pid in self.runs[run].pids if run in self.runs else ():
             os.kill(pid, rank_process.DUMP_SIGNAL)
+        return {}
+
+    def on_kill(self, descriptors, run):
+        """Ends a run's ranks. Its life line would do, but for a process that was forked from the kernel and holds it too."""
+        if run in self.runs:
+            self.kill(run)
         return {}
 
     def kill(self, run):

@@ -12,7 +12,7 @@ import tempfile
 import threading
 import time
 
-START_TIMEOUT_S = 120
+START_TIMEOUT_S, ANSWER_TIMEOUT_S = 120, 60
 _SINGLE_THREADED = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 _lock = threading.Lock()
 _link = None
@@ -65,6 +65,7 @@ class Link:
         while not self._ready:
             if interrupts.wait_readable(self._socket, max(0.0, deadline - time.monotonic())):
                 self._answer("did not start")
+                self._socket.settimeout(ANSWER_TIMEOUT_S)
                 self._ready = True
             elif time.monotonic() > deadline:
                 raise ServerGone(f"labkit's fork server did not start within {START_TIMEOUT_S} s")

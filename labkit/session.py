@@ -74,6 +74,8 @@ class Session:
                 with _closing(self.listener.open_rank(state)) as writables:
                     descriptors = [payload, *writables, release_r]
                     answer = self._server.ask("rank", descriptors, run=self._run, rank=state.rank, fork=FORK)
+                if "trouble" in answer:
+                    raise RuntimeError(f"rank {state.rank} cannot be started: {answer['trouble']}")
                 state.pid = answer["pid"]
 
     def _pump(self):
@@ -128,6 +130,8 @@ class Session:
     def _hang_up(self):
         """Lets the fork server end the ranks that are left, and waits until they have gone."""
         if self._life is not None:
+            with contextlib.suppress(server_link.ServerGone):
+                self._server.ask("kill", run=self._run)
             os.close(self._life)
             self._life = None
             self._await_gone(GONE_S)
@@ -138,8 +142,8 @@ class Session:
 
     def _let_go(self):
         """Lets ranks that have returned leave; one that cannot within a second is ended with the rest."""
-        os.close(self._release)
-        self._release = None
+        # One byte for each rank: the end of the pipe does not show where a fork of the kernel holds it too.
+        os.write(self._release, bytes(len(self.states)))
         self._await_gone(LEAVE_S)
 
     def _await_gone(self, seconds):

@@ -21,6 +21,7 @@ MISMATCH_SENTENCE = (
     "same calls in the same order with the same sizes"
 )
 SAME_CALLS = "Every rank must make the same calls in the same order."
+_MANY_FRAMES, _END_FRAMES = 30, 10
 _ORDER = {"killed": 0, "exited": 1, "raised": 2, "lost": 3}
 
 
@@ -137,6 +138,9 @@ def _listing(rank, frames):
 def _lines(frames):
     """Formats frames with their source lines, which only the kernel knows for cells."""
     lines = []
+    if len(frames) > _MANY_FRAMES:
+        left_out = len(frames) - 2 * _END_FRAMES
+        return [*_lines(frames[:_END_FRAMES]), f"  … {left_out} more calls …", *_lines(frames[-_END_FRAMES:])]
     for filename, line, name in frames:
         lines.append(f"  {place(filename, line)}, in {name}")
         linecache.checkcache(filename)

@@ -210,8 +210,30 @@ def test_logging_from_a_loader_worker_is_refused(fail):
         moment.note()
         next(iter(torch.utils.data.DataLoader(Logs(rank), num_workers=1)))
 
+    assert str(fail(strategy, world_size=1)) == (
+        "rank 0 raised RuntimeError: Caught RuntimeError in DataLoader worker process 0: RuntimeError: only the rank itself can "
+        "log; this is a process that it started"
+    )
+
+
+def test_an_error_in_a_loader_worker_points_at_its_line(fail):
+    class Wrong(torch.utils.data.Dataset):
+        def __len__(self):
+            return 1
+
+        def __getitem__(self, at):
+            return {}["label"]
+
+    def strategy(rank, moment):
+        moment.note()
+        for _ in torch.utils.data.DataLoader(Wrong(), num_workers=1):
+            pass
+
     error = fail(strategy, world_size=1)
-    assert "only the rank itself can log; this is a process that it started" in str(error)
+    assert str(error) == "rank 0 raised KeyError: Caught KeyError in DataLoader worker process 0: KeyError: 'label'"
+    outer, inner = error.traceback.split(", in __getitem__\n")
+    assert "for _ in torch.utils.data.DataLoader" in outer and inner.startswith('    return {}["label"]\n')
+    assert "site-packages" not in error.traceback and "fetch.py" not in error.traceback
 
 
 def test_errors_that_cannot_be_pickled(fail):
@@ -230,6 +252,25 @@ def test_errors_that_cannot_be_pickled(fail):
 
     assert str(fail(strategy, "odd")) == "rank 0 raised Odd: ('held by', 'lock')"
     assert str(fail(strategy, "mute")) == "rank 0 raised Mute: (its message cannot be shown: RuntimeError)"
+
+
+def test_a_recursion_and_a_very_long_message_are_cut(fail):
+    def descend(depth):
+        return descend(depth + 1)
+
+    def recursive(rank, moment):
+        moment.note()
+        descend(0)
+
+    def wordy(rank, moment):
+        moment.note()
+        raise ValueError("word-" * 100_000)
+
+    error = fail(recursive)
+    assert str(error).startswith("rank 0 raised RecursionError: maximum recursion depth exceeded")
+    assert error.traceback.count("\n") < 60 and "more calls …" in error.traceback
+    error = fail(wordy)
+    assert len(str(error)) < 5_000 and str(error).endswith(" … 496,000 more characters")
 
 
 def test_the_chain_of_causes_is_shown(fail):

@@ -31,12 +31,19 @@ def strategy(rank, moment):
     while True:
         torch.ones(300, 300) @ torch.ones(300, 300)
 """
+PRINTING = """
+def strategy(rank, moment):
+    moment.note()
+    while True:
+        print("step", time.time())
+"""
 
 
 def stop(kernel, moment, cell, presses=1):
     """Presses Stop when the moment has come, and returns what the cell ended with."""
     kernel.send(cell)
     moment.wait()
+    time.sleep(0.1)
     pressed_at = time.monotonic()
     for _ in range(presses):
         kernel.interrupt()
@@ -56,7 +63,7 @@ def test_during_start_up(kernel, moment):
     assert kernel.run("labkit.launch(lambda rank: rank.rank, world_size=2).results") == [0, 1]
 
 
-@pytest.mark.parametrize("cell", [TRAINING, COLLECTIVE, COMPUTING], ids=["training", "collective", "computing"])
+@pytest.mark.parametrize("cell", (TRAINING, COLLECTIVE, COMPUTING, PRINTING), ids=["train", "collective", "compute", "print"])
 @pytest.mark.parametrize("presses", [1, 2], ids=["once", "twice quickly"])
 def test_while_ranks_run(kernel, moment, cell, presses):
     kernel.run("kept = [1, 2, 3]")

@@ -1,7 +1,12 @@
 """A kernel that dies takes its ranks and all that they started with it; other kernels are not touched."""
 
+import errno
+import multiprocessing
 import os
 import signal
+import subprocess
+import sys
+import threading
 import time
 
 import pytest
@@ -65,11 +70,47 @@ def server_of(kernel):
     return server, directory
 
 
-def test_fork_server_killed_during_a_run(moment):
-    def strategy(rank, moment, server):
-        import subprocess
-        import sys
+def test_a_fork_of_the_kernel_keeps_no_rank_alive(fail):
+    """It holds the kernel's ends of all pipes too, so that nobody sees them closed."""
 
+    def strategy(rank, moment):
+        time.sleep(0.3)
+        moment.note()
+        raise ValueError("wrong")
+
+    def fork():
+        time.sleep(0.2)
+        forked.start()
+
+    forked = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,))
+    labkit.launch(lambda rank: None, world_size=1, live=False)
+    threads = [threading.Thread(target=fork)]
+    threads[0].start()
+    try:
+        assert str(fail(strategy)) == "rank 0 raised ValueError: wrong"
+        assert labkit.launch(lambda rank: time.sleep(0.1), world_size=2, live=False).results == (None, None)
+    finally:
+        threads[0].join()
+        forked.kill()
+        forked.join()
+
+
+def test_a_rank_that_cannot_be_started_is_named(monkeypatch):
+    from labkit import server
+
+    def no_room(*args):
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    one = server.Server.__new__(server.Server)
+    one.runs = {1: server.Run(2, None, None)}
+    monkeypatch.setattr(server, "start_rank", no_room)
+    assert one.on_rank([], run=1, rank=0, fork=True) == {"pid": None, "trouble": os.strerror(errno.EAGAIN)}
+
+
+def test_fork_server_killed_during_a_run(moment, monkeypatch):
+    """Ranks end by themselves, since nobody is left who could end them; what they had started is ended by the kernel."""
+
+    def strategy(rank, moment, server):
         subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
         rank.barrier()
         if rank.rank == 0:
@@ -77,8 +118,16 @@ def test_fork_server_killed_during_a_run(moment):
             os.kill(server, signal.SIGKILL)
         time.sleep(600)
 
+    def await_their_own_end(leaders):
+        while any(process_table.process(leader) for leader in leaders):
+            assert moment.age_s() < survivors.GONE_S
+        ended.extend(leaders)
+        kill_families(leaders)
+
+    ended, kill_families = [], process_table.kill_families
+    monkeypatch.setattr(process_table, "kill_families", await_their_own_end)
     labkit.launch(lambda rank: None, world_size=1, live=False)
     with pytest.raises(RuntimeError, match="fork server was ended, and all ranks with it; the next run starts a new one"):
         labkit.launch(strategy, moment, server_link._link.process.pid, world_size=2, live=False)
-    assert moment.age_s() < survivors.GONE_S
+    assert moment.age_s() < survivors.GONE_S and len(ended) == 2
     survivors.assert_gone(within_s=survivors.GONE_S - moment.age_s())

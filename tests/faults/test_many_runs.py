@@ -1,6 +1,8 @@
 """Runs one after the other and at the same time do not disturb each other, and use nothing up."""
 
 import os
+import subprocess
+import sys
 import threading
 import time
 
@@ -42,6 +44,20 @@ def test_failed_runs_in_a_row():
     assert {str(error) for error, _ in kept} == {"rank 0 raised ValueError: always"}
 
 
+def test_what_a_rank_leaves_behind_goes_with_the_run():
+    """A process in its group, one in a session of its own, and one that belongs to nobody any more."""
+
+    def leave(rank):
+        sleep = [sys.executable, "-c", "import time; time.sleep(600)"]
+        subprocess.Popen(sleep)
+        subprocess.Popen(sleep, start_new_session=True)
+        subprocess.run([sys.executable, "-c", f"import subprocess; subprocess.Popen({sleep}, start_new_session=True)"])
+        return rank.rank
+
+    assert labkit.launch(leave, world_size=2, live=False).results == (0, 1)
+    assert survivors.survivors() == set()
+
+
 def test_two_threads_of_one_kernel():
     def meet(rank, start):
         return rank.mean(start + rank.rank)
@@ -58,22 +74,28 @@ def test_two_threads_of_one_kernel():
     assert results == {start: [(start + 0.5,) * 2] * 5 for start in (0, 100, 200)}
 
 
-def test_a_failure_in_one_thread_leaves_the_run_of_another_alone():
+def test_a_failure_in_one_thread_leaves_the_run_of_another_alone(moment):
     def wrong(rank):
+        subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
         raise ValueError("this one")
 
     def fine(rank):
-        for _ in range(20):
+        for _ in range(40):
             rank.mean(1.0)
+            moment.note()
             threading.Event().wait(0.05)
         return "fine"
 
     results = []
     thread = threading.Thread(target=lambda: results.append(labkit.launch(fine, world_size=2, live=False).results))
     thread.start()
-    for _ in range(5):
+    moment.wait()
+    its_ranks = survivors.survivors()
+    for _ in range(3):
         with pytest.raises(labkit.RankError, match="this one"):
             labkit.launch(wrong, world_size=2, live=False)
+        assert survivors.survivors() == its_ranks
+    assert thread.is_alive()
     thread.join()
     assert results == [("fine", "fine")]
 
