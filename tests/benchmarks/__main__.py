@@ -10,6 +10,7 @@ PARTS = {
     "launch": "starting ranks",
     "overhead": "what watching costs",
     "data_parallel": "notebook 03",
+    "pipeline": "notebooks 05 and 06",
     "memory": "what the kernel keeps",
 }
 
