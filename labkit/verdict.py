@@ -17,8 +17,8 @@ _LOST_CONNECTION = re.compile(
 _TORCH_ERRORS = ("RuntimeError", "DistError", "DistBackendError", "DistNetworkError")
 _MISMATCH = re.compile(r"[Rr]eceived data size doesn.t match expected size|op\.preamble\.length <= op\.nbytes")
 MISMATCH_SENTENCE = (
-    "the ranks called different collectives, or the same one with tensors of different sizes; every rank must make the "
-    "same calls in the same order with the same sizes"
+    "the ranks called different collectives, or the same one with tensors of different sizes (signal 6, SIGABRT); every rank "
+    "must make the same calls in the same order with the same sizes"
 )
 SAME_CALLS = "Every rank must make the same calls in the same order."
 _MANY_FRAMES, _END_FRAMES = 30, 10
@@ -45,11 +45,11 @@ def judge(states, status, directory):
         return _lost(states, status, directory)
     if state.failure is not None:
         return _reported(state)
+    if state.exit_code == -signal.SIGABRT and any(_MISMATCH.search(other.stderr_tail) for other in states):
+        return _mismatch(state.rank, states, directory)
     frames = _frames_in_dump(state, directory)
     if kind == "killed":
         message = f"rank {state.rank} was ended by {signal_sentence(-state.exit_code)}"
-        if -state.exit_code == signal.SIGABRT and any(_MISMATCH.search(other.stderr_tail) for other in states):
-            message = f"rank {state.rank} was ended by signal 6 (SIGABRT): {MISMATCH_SENTENCE}"
         note = _memory_note(state) if -state.exit_code == signal.SIGKILL else ""
         return message, _fields(state.rank, "killed", _listing(state.rank, frames) + note)
     message = f"rank {state.rank} exited with status {state.exit_code} before its function returned"
@@ -86,6 +86,15 @@ def _lost(states, status, directory):
         rank, doing, frames = rows[0]
         return _sentence(rank, doing, frames), _fields(rank, "raised", listings[0])
     return _hang("hang", rows, listings)
+
+
+def _mismatch(rank, states, directory):
+    """Judges a run in which gloo found tensors of different sizes; which rank saw it first is chance, so none is named."""
+    frames = [
+        learners_frames(state.failure["chain"][0]["frames"]) if state.failure else _frames_in_dump(state, directory)
+        for state in states
+    ]
+    return MISMATCH_SENTENCE, _fields(rank, "killed", "".join(map(_listing, range(len(states)), frames)))
 
 
 def _hang(head, rows, listings):
