@@ -7,13 +7,12 @@ seen at the same place, whatever the backend.
 
 import contextlib
 import functools
-import time
 
 import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from labkit.status import BEGUN, ENDED, OPERATIONS, OUTSTANDING, WAITING
+from labkit.watch import torch_wait
 
 # method of ProcessGroup -> (operation, position of the argument that holds the whole payload)
 _METHODS = {
@@ -44,73 +43,6 @@ _METHODS = {
 }
 _MIRRORED = ("_register_backend", "_set_default_backend", "_set_group_name", "_set_group_desc", "set_timeout")
 _FORWARDED = ("get_group_store", "_start_coalescing", "_end_coalescing", "_wait_for_pending_works", "abort", "shutdown")
-_torch_wait = distributed_c10d.Work.wait
-
-
-class Watch:
-    """What one rank notes of its communication: the shared page, the counter and the spans."""
-
-    def __init__(self, rank, status, recorder):
-        self.rank, self.status, self.recorder = rank, status, recorder
-        self.open = {}  # id of a Work -> (Work, operation, payload bytes, start, asynchronous)
-        self.on_device = []  # (Work, operation) that a GPU may still be busy with
-
-    def begin(self, operation):
-        self.status.add(self.rank, BEGUN)
-        self.status.set(self.rank, WAITING, OPERATIONS.index(operation) + 1)
-
-    def end(self):
-        self.status.set(self.rank, WAITING, 0)
-        self.status.add(self.rank, ENDED)
-
-    @contextlib.contextmanager
-    def waiting(self, operation):
-        self.begin(operation)
-        try:
-            yield
-        finally:
-            self.end()
-
-    def called(self, operation, payload_bytes, group_size, work, start, asynchronous):
-        """Notes a call that has been handed to the backend; its span closes when the Work is done."""
-        self.recorder.counter.count(operation, payload_bytes, group_size)
-        if work is None:
-            return
-        self.open[id(work)] = (work, operation, payload_bytes, start, asynchronous)
-        if self.recorder.on_cuda:
-            self.on_device.append((work, operation))
-        if asynchronous and operation not in ("send", "recv"):
-            # Only the future tells when an asynchronous collective really ended; point-to-point has none.
-            work.get_future().add_done_callback(lambda _: self.done(work))
-
-    def done(self, work):
-        entry = self.open.pop(id(work), None)
-        if entry is not None:
-            _, operation, payload_bytes, start, _ = entry
-            end = self.recorder.stamp()
-            self.recorder.add("communicate", "communicate", operation, start, end, {"bytes": payload_bytes})
-
-    def wait(self, work, *timeout):
-        """Stands in for Work.wait: the page shows the wait, and an asynchronous one leaves a span."""
-        entry = self.open.get(id(work))
-        operation = entry[1] if entry else "wait"
-        start = self.recorder.stamp()
-        self.begin(operation)
-        try:
-            return _torch_wait(work, *timeout)
-        finally:
-            self.end()
-            if entry and entry[4]:
-                self.recorder.add("compute", "wait", operation, start, self.recorder.stamp(), {})
-            self.done(work)
-
-    def poll_device(self, period_s=0.5):
-        """Shows the oldest collective that the GPU has not finished; runs in a thread of its own, on CUDA only."""
-        while True:
-            self.on_device = [entry for entry in self.on_device if not entry[0].is_completed()]
-            oldest = OPERATIONS.index(self.on_device[0][1]) + 1 if self.on_device else 0
-            self.status.set(self.rank, OUTSTANDING, oldest)
-            time.sleep(period_s)
 
 
 class CountingGroup(dist.ProcessGroup):
@@ -215,4 +147,4 @@ def restored():
         yield
     finally:
         dist.init_process_group, distributed_c10d._new_process_group_helper = before
-        distributed_c10d.init_process_group, distributed_c10d.Work.wait = before[0], _torch_wait
+        distributed_c10d.init_process_group, distributed_c10d.Work.wait = before[0], torch_wait

@@ -57,7 +57,8 @@ class Progress:
         rows = [self._status.row(state.rank) for state in states]
         moved, self._rows = rows != self._rows, rows
         seconds = {state.rank: self._look_at(state) for state in states}
-        active = [state for state in states if not self._status.waiting_in(state.rank)]
+        waits = self._status.waiting_in if self._on_cuda else self._status.blocked
+        active = [state for state in states if not waits(state.rank)]
         cpu_s = {state.rank: seconds[state.rank] for state in active}
         if moved or None in cpu_s.values() or self._own.busy(now, cpu_s):
             return True

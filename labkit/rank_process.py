@@ -166,6 +166,7 @@ def set_up(plan, rank, channel):
     from labkit import groups
     from labkit.rank import Rank, Recorder, control_group
     from labkit.status import Status
+    from labkit.watch import Watch
 
     torch.set_num_threads(1)
     device = torch.device(plan["devices"][rank])
@@ -176,7 +177,7 @@ def set_up(plan, rank, channel):
     numpy.random.seed(SEED + rank)
     status = Status(os.path.join(plan["directory"], "status"), plan["world_size"])
     recorder = Recorder(rank, device)
-    watch = groups.Watch(rank, status, recorder)
+    watch = Watch(rank, status, recorder)
     groups.watch_groups(watch)
     world_size, timeout = plan["world_size"], datetime.timedelta(seconds=GROUP_TIMEOUT_S)
     store, starts = dist.FileStore(os.path.join(plan["directory"], "store"), world_size), itertools.count()

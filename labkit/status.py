@@ -39,8 +39,12 @@ class Status:
     def add(self, rank, cell, amount=1):
         self._cells[_ROW * (rank + 1) + cell] += amount
 
+    def blocked(self, rank):
+        """Returns whether the rank itself waits in a collective; it may compute while one is only outstanding."""
+        return bool(self.row(rank)[WAITING])
+
     def waiting_in(self, rank):
-        """Returns the operation that the rank, or its GPU, waits in, or None."""
+        """Returns the operation that the rank waits in or that is outstanding, or None."""
         row = self.row(rank)
         code = row[WAITING] or row[OUTSTANDING]
         return OPERATIONS[code - 1] if code else None

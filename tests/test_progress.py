@@ -16,7 +16,7 @@ class Ranks:
     def __init__(self, world_size, monkeypatch):
         self.states = [self.state(rank) for rank in range(world_size)]
         self.heard_at, self.now = 0.0, 0.0
-        self.rows, self.waits = [0] * world_size, [None] * world_size
+        self.rows, self.waits, self.outstanding = [0] * world_size, [None] * world_size, [None] * world_size
         self.cpu_s, self.worker_cpu_s = [0.0] * world_size, [0.0] * world_size
         monkeypatch.setattr(process_table, "process", lambda pid: self.found(pid, pid, self.cpu_s[pid]))
         monkeypatch.setattr(process_table, "processes", self.table)
@@ -36,7 +36,10 @@ class Ranks:
         return self.rows[rank]
 
     def waiting_in(self, rank):
-        return self.waits[rank]
+        return self.waits[rank] or self.outstanding[rank]
+
+    def blocked(self, rank):
+        return self.waits[rank] is not None
 
     def pass_time(self, progress, seconds, each=lambda: None, ask="idle_s"):
         """Lets time pass in turns of 0.1 s, each rank polling; returns the last answer of progress."""
@@ -116,6 +119,23 @@ def test_lonely_are_ranks_that_wait_for_one_that_has_returned(ranks):
     ranks.states[1].result = b""
     assert not ranks.pass_time(progress, 0.8, ask="lonely")
     assert ranks.pass_time(progress, 0.5, ask="lonely")
+
+
+def test_a_rank_that_computes_while_a_collective_is_outstanding(ranks):
+    """DDP's buckets on CPU; on a GPU the host may be through while the GPU waits in NCCL, at full load."""
+
+    def compute():
+        ranks.cpu_s = [used + 0.1 for used in ranks.cpu_s]
+
+    ranks.outstanding = ["all_reduce"] * 3
+    assert ranks.pass_time(watch(ranks), 100, compute) < 1
+    assert ranks.pass_time(watch(ranks, on_cuda=True), 100, compute) > 98
+
+
+def test_a_rank_that_waits_in_compiled_code_may_be_lonely(ranks):
+    progress = watch(ranks)
+    ranks.outstanding, ranks.states[1].result = ["all_reduce", None, "all_reduce"], b""
+    assert ranks.pass_time(progress, 2, ask="lonely")
 
 
 def test_ranks_of_which_one_computes_are_not_lonely(ranks):

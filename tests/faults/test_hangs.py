@@ -62,6 +62,35 @@ def test_a_rank_that_leaves_the_loop_one_batch_early_is_a_hang_at_once(fail):
     assert "; rank 1 has returned; rank 2 waits in all_reduce, " in str(error)
 
 
+def test_evaluation_through_ddp_on_one_rank_only(fail):
+    """DDP sends the buffers of batch normalisation before each forward, and waits for them in C++."""
+
+    def strategy(rank, moment):
+        layers = torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4)
+        net = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(*layers))
+        net(torch.ones(8, 4)).sum().backward()
+        if rank.rank == 1:
+            moment.note()
+            net.eval()(torch.ones(8, 4))  # evaluates
+        if rank.rank == 0:
+            dist.barrier()
+
+    error = fail(strategy, timeout=TIMEOUT_S, late_s=TIMEOUT_S)
+    assert error.kind == "hang" and "net.eval()(torch.ones(8, 4))  # evaluates" in error.traceback
+    assert "rank 0 waits in barrier, " in str(error) and "rank 1 waits in broadcast, " in str(error)
+
+
+def test_a_peer_that_returned_while_ddp_waits_in_compiled_code(fail):
+    def strategy(rank, moment):
+        net = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
+        for _ in range(3 - rank.rank):
+            moment.note()
+            net(torch.ones(8, 4)).sum().backward()
+
+    error = fail(strategy, timeout=60)
+    assert str(error).startswith("hang: rank 0 waits in all_reduce, test_hangs.py, line ")
+
+
 def test_the_mean_of_a_rank_waits_like_a_barrier(fail):
     def strategy(rank, moment):
         moment.note()
