@@ -1,8 +1,8 @@
 """What every rank holds, before and after a collective, as a picture: who gave which part of each number.
 
 The numbers are read digit by digit: the k-th decimal digit from the right is what rank k contributed, so 1,111 is a
-sum over four ranks and 100 a copy of a cell of rank 2. `own_cells` makes such numbers. The picture shows the values
-that it is given, whatever the collective should have done, and its text form lists them, so that nbval compares them.
+sum over four ranks and 100 a copy of a cell of rank 2. The picture shows the values that it is given, whatever the
+collective should have done, and its text form lists them, so that nbval compares them.
 """
 
 from matplotlib.colors import to_rgb
@@ -12,14 +12,6 @@ from labkit.canvas import FAINT, INK, PX_PER_INCH, SOFT, WIDTH_PX, frame, rank_c
 
 HEADER_PX, NOTE_PX, TITLE_PX, ROW_PX, GAP_PX, LEFT_PX, FOOT_PX = 58, 16, 24, 30, 46, 62, 12
 CELL_PX, LEAST_CELL_PX = 58, 38
-MOST_RANKS = 9
-
-
-def own_cells(rank, world_size):
-    """The cells that a rank starts with, as a list of floats: cell j of rank r is (j + 1) · 10^r."""
-    if not 1 <= world_size <= MOST_RANKS:
-        raise ValueError(f"{world_size} ranks do not fit into decimal digits; use 1 to {MOST_RANKS}")
-    return [float((cell + 1) * 10**rank) for cell in range(world_size)]
 
 
 def draw_collective(states, *, titles=("before", "after"), title="", badge="", note=""):

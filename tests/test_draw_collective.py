@@ -7,12 +7,11 @@ from matplotlib.patches import Rectangle
 
 from labkit.canvas import RANK_COLOURS, png
 from labkit.cost_fit import Cost
-from labkit.draw_collective import contributors, draw_collective, own_cells
+from labkit.draw_collective import contributors, draw_collective
 from labkit.draw_cost import draw_cost, draw_times
 from labkit.draw_traffic import draw_sent
 
-RANKS = 3
-BEFORE = [own_cells(rank, RANKS) for rank in range(RANKS)]
+BEFORE = [[1.0, 2.0, 3.0], [10.0, 20.0, 30.0], [100.0, 200.0, 300.0]]
 
 
 def texts(figure):
@@ -22,13 +21,6 @@ def texts(figure):
 def stripes(figure):
     """The filled boxes, in the order in which they were drawn."""
     return [box for box in figure.artists if isinstance(box, Rectangle) and box.get_facecolor()[3]]
-
-
-def test_own_cells_tell_rank_and_cell_apart():
-    assert BEFORE == [[1, 2, 3], [10, 20, 30], [100, 200, 300]]
-    assert own_cells(8, 9)[8] == 9e8
-    with pytest.raises(ValueError, match="use 1 to 9"):
-        own_cells(0, 10)
 
 
 @pytest.mark.parametrize(("number", "ranks"), [(3, [0]), (20, [1]), (111, [0, 1, 2]), (202, [0, 2]), (0, [])])
@@ -57,7 +49,7 @@ def test_a_cell_has_the_colours_of_the_ranks_in_its_digits():
 
 
 def test_many_states_break_into_lines_and_stay_inside():
-    figure = draw_collective([[own_cells(rank, 4) for rank in range(4)]] * 7, titles=[f"step {k}" for k in range(7)])
+    figure = draw_collective([[[1.0, 2.0, 3.0, 4.0]] * 4] * 7, titles=[f"step {k}" for k in range(7)])
     assert texts(figure).count("rank 0") == 2
     assert max(box.get_x() + box.get_width() for box in stripes(figure)) < 1
     assert min(box.get_y() for box in stripes(figure)) > 0
