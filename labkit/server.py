@@ -16,11 +16,10 @@ import socket
 import sys
 import time
 
-from labkit import process_table, rank_process
+from labkit import children, process_table, rank_process
 from labkit.leftovers import Register
 
 POLL_S = 1.0
-ORPHANS_S = 1.0
 
 
 class Run:
@@ -96,7 +95,7 @@ class Server:
             pid = None
         else:
             try:
-                pid = start_rank(self, rank, descriptors, fork)
+                pid = children.start_rank(rank, descriptors, fork=fork)
             except OSError as error:
                 return {"pid": None, "trouble": error.strerror}
             self.runs[run].pids[pid] = rank
@@ -128,19 +127,16 @@ class Server:
 
     def reap(self):
         """Reports every child that ended; its process group is killed first, while its id is still reserved."""
-        while True:
-            try:
-                ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-            except ChildProcessError:
-                return
-            if ended is None:
-                return
-            run = next((name for name, record in self.runs.items() if ended.si_pid in record.pids), None)
-            if run is not None:
-                kill_group(ended.si_pid)
-            _, status = os.waitpid(ended.si_pid, 0)
-            if run is not None:
-                self.report(run, ended.si_pid, os.waitstatus_to_exitcode(status))
+        with contextlib.suppress(ChildProcessError):
+            while (ended := children.ended_child()) is not None:
+                pid, status = ended
+                run = next((name for name, record in self.runs.items() if pid in record.pids), None)
+                if run is not None:
+                    children.kill_group(pid)
+                if status is None:
+                    _, status = os.waitpid(pid, 0)
+                if run is not None:
+                    self.report(run, pid, os.waitstatus_to_exitcode(status))
 
     def report(self, run, pid, exit_code):
         record = self.runs[run]
@@ -157,7 +153,7 @@ class Server:
             self.selector.unregister(record.life_fd)
         del self.runs[run]
         if not self.runs:
-            kill_orphans()
+            children.kill_orphans()
             self.register.forget_ranks()
         os.close(record.life_fd)
         os.close(record.status_fd)
@@ -170,42 +166,9 @@ class Server:
                 self.kill(run)
             self.reap()
             time.sleep(0.005)
-        kill_orphans()
+        children.kill_orphans()
         shutil.rmtree(self.directory, ignore_errors=True)
         os._exit(0)
-
-
-def start_rank(server, rank, descriptors, fork):
-    """Starts one rank: by a fork where that is safe (Linux), else as a fresh Python; returns its process id."""
-    server_pid = os.getpid()
-    if not fork:
-        return rank_process.start_fresh(rank, descriptors, server_pid)
-    pid = os.fork()
-    if pid == 0:
-        try:
-            signal.set_wakeup_fd(-1)
-            rank_process.main(rank, descriptors, server_pid)
-        finally:
-            os._exit(70)
-    return pid
-
-
-def kill_group(pid):
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(pid, signal.SIGKILL)
-
-
-def kill_orphans():
-    """Ends what ranks left behind in sessions of their own; called only while no rank runs."""
-    deadline = time.monotonic() + ORPHANS_S
-    while (pids := process_table.children(os.getpid())) and time.monotonic() < deadline:
-        for pid in pids:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        with contextlib.suppress(ChildProcessError):
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
-        time.sleep(0.001)
 
 
 def main(control_fd, directory, kernel_pid):

@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import re
 import signal
 import sys
 import threading
@@ -90,7 +91,7 @@ def test_killed_by_the_system_is_explained_as_memory(fail):
     def strategy(rank, moment):
         dist.barrier()
         if rank.rank == 2:
-            held = bytearray(os.urandom(1 << 20) * 300)
+            held = bytearray(os.urandom(1 << 20) * 200)
             time.sleep(0.6)
             moment.note()
             os.kill(os.getpid(), signal.SIGKILL)
@@ -102,7 +103,8 @@ def test_killed_by_the_system_is_explained_as_memory(fail):
     assert str(error) == (
         "rank 2 was ended by signal 9 (SIGKILL): the system ended it; the usual reason is that host memory ran out"
     )
-    assert "rank 2 held 0." in error.traceback and "the limit is" in error.traceback
+    held_gib = float(re.search(r"rank 2 held (\S+) GiB when last seen; the limit is \S+ GiB in all", error.traceback)[1])
+    assert 0.2 < held_gib < 2
 
 
 def test_a_fault_in_compiled_code_points_at_the_line_that_called_it(fail):

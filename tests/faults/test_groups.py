@@ -27,6 +27,18 @@ def test_init_process_group_as_in_scripts_made_for_torchrun(monkeypatch, capfd):
     assert (run.log, *capfd.readouterr()) == ("", "", "")
 
 
+def test_a_rank_that_raises_says_nothing_about_its_group(capfd):
+    """torch would warn that destroy_process_group was not called."""
+
+    def script(rank):
+        dist.init_process_group("gloo")
+        raise ValueError("wrong")
+
+    with pytest.raises(labkit.RankError):
+        labkit.launch(script, world_size=2)
+    assert capfd.readouterr() == ("", "")
+
+
 def test_a_group_that_was_destroyed_can_be_made_again():
     def script(rank):
         sums = []

@@ -96,14 +96,14 @@ def test_a_fork_of_the_kernel_keeps_no_rank_alive(fail):
 
 
 def test_a_rank_that_cannot_be_started_is_named(monkeypatch):
-    from labkit import server
+    from labkit import children, server
 
-    def no_room(*args):
+    def no_room(*args, **options):
         raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 
     one = server.Server.__new__(server.Server)
     one.runs = {1: server.Run(2, None, None)}
-    monkeypatch.setattr(server, "start_rank", no_room)
+    monkeypatch.setattr(children, "start_rank", no_room)
     assert one.on_rank([], run=1, rank=0, fork=True) == {"pid": None, "trouble": os.strerror(errno.EAGAIN)}
 
 

@@ -28,7 +28,9 @@ def test_twenty_runs_in_a_row():
     kept += [labkit.launch(count, world_size=2, live=False) for _ in range(20)]
     assert held() == before
     assert [run.results for run in kept] == [(0.5, 0.5)] * 21
-    assert len(os.listdir(f"/proc/{server_link._link.process.pid}/fd")) < 20
+    server = f"/proc/{server_link._link.process.pid}"
+    assert len(os.listdir(f"{server}/fd")) < 20
+    assert len(os.listdir(f"{server}/task")) == 1  # a fork of several threads would not be safe
 
 
 def test_failed_runs_in_a_row():
