@@ -43,7 +43,9 @@ def refuse_answers(name, notebook):
     answered = sorted(set(ANSWERED.findall(json.dumps([cell.get("outputs", []) for cell in notebook["cells"]]))))
     if answered:
         numbers = ", ".join(answered)
-        raise ValueError(f"exercise {numbers} is answered in {name}; restore it with `git checkout {name}` before handing it out")
+        raise ValueError(
+            f"exercise {numbers} is answered in {name}; restore it with `git checkout notebooks/{name}` before handing it out"
+        )
 
 
 def emptied(notebook):

@@ -44,20 +44,21 @@ class Parity:
         return f"{ranks}: NOT the same as one device. {self.diagnosis}"
 
 
-def parity(strategy, *, world_size=2, steps=3, job=None):
+def parity(strategy, *, world_size=2, steps=3, job=None, timeout=60):
     """Runs `steps` updates with the strategy and on one device, and compares.
 
     Compared are every loss that is not None, on every rank, and the final parameters where a rank holds the whole model
     made by job.model(); in bfloat16 only losses, since Adam turns the rounding of small gradients into large updates.
-    Raises ValueError when no rank ever returns a loss. The default job is `small_job()`, on CPU ranks.
+    Raises ValueError when no rank ever returns a loss. The default job is `small_job()`, on CPU ranks;
+    `timeout` as in `launch`.
     """
     if not isinstance(steps, int) or isinstance(steps, bool) or steps < 3:
         raise ValueError(f"steps={steps!r}: use at least 3, since a wrong update shows in the loss only after it")
     job = job or jobs.small_job()
-    ours = _follow(strategy, world_size, steps, job)
+    ours = _follow(strategy, world_size, steps, job, timeout)
     if all(loss is None for report in ours for loss in report["losses"]):
         raise ValueError(f"{strategy_name(strategy)} returned no loss on any rank; at least one rank must return it from step")
-    (reference,) = _follow(one_device, 1, steps, job)
+    (reference,) = _follow(one_device, 1, steps, job, timeout)
     tolerance = TOLERANCE[job.dtype]
     if job.dtype == torch.bfloat16:
         ours = [report | {"gradients": [], "final": None} for report in ours]
@@ -87,8 +88,8 @@ def follow_rank(rank, strategy, job, steps):
     return {"losses": losses, "initial": notes.initial, "gradients": notes.gradients, "final": notes.final()}
 
 
-def _follow(strategy, world_size, steps, job):
-    run = run_ranks(follow_rank, (strategy, job, steps), {}, world_size=world_size, device="cpu", warn=False)
+def _follow(strategy, world_size, steps, job, timeout):
+    run = run_ranks(follow_rank, (strategy, job, steps), {}, world_size=world_size, device="cpu", timeout=timeout, warn=False)
     return run.results
 
 

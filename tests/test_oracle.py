@@ -102,3 +102,15 @@ def test_lower_precision_has_its_own_tolerance(changes):
     assert result, result.diagnosis
     assert 0 < result.max_error <= result.tolerance
     assert not labkit.parity(own_loss, job=labkit.small_job(**changes))
+
+
+def test_a_strategy_that_hangs_ends_after_the_time_that_was_asked_for():
+    def one_sided(rank, job):
+        def step(tokens, targets):
+            torch.distributed.recv(torch.empty(1), src=1 - rank.rank)
+
+        return step
+
+    with pytest.raises(labkit.RankError, match="no rank made progress for 2 s") as caught:
+        labkit.parity(one_sided, timeout=2)
+    assert caught.value.kind == "hang"
