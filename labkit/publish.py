@@ -30,7 +30,7 @@ def main(arguments: list[str]) -> int:
     """Store, or with --check only judge, the chosen notebooks; 1 where one is not as it should be, 2 for an unknown name."""
     parser = argparse.ArgumentParser(prog="python -m labkit outputs", description="Run notebooks and store their outputs.")
     parser.add_argument("names", nargs="*", help="how a notebook's name begins, such as 03 (default: all, and solutions)")
-    parser.add_argument("--check", action="store_true", help="run nothing and write nothing; say what is not as outputs are stored")
+    parser.add_argument("--check", action="store_true", help="run and write nothing: only say what is not as outputs are stored")
     parser.add_argument("--folder", type=Path, default=NOTEBOOKS, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     try:
