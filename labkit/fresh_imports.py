@@ -7,7 +7,8 @@ and run again at once would come back old.
 import importlib.machinery as machinery
 import os
 import sys
-import sysconfig
+
+from labkit.stacks import is_library
 
 
 class _FromSource(machinery.SourceFileLoader):
@@ -16,12 +17,9 @@ class _FromSource(machinery.SourceFileLoader):
         return self.source_to_code(self.get_data(path), path)
 
 
-def install(path, cwd):
-    """Makes imports from the entries of `path` outside of Python's own folders ignore cached byte code."""
+def install():
+    """Makes imports from everywhere but Python's own folders and installed packages ignore cached byte code."""
     sys.dont_write_bytecode = True
-    own = {os.path.abspath(entry or cwd) for entry in path}
-    for folder in (sys.prefix, sys.base_prefix, *sysconfig.get_paths().values()):
-        own = {entry for entry in own if not entry.startswith(os.path.abspath(folder) + os.sep)}
     make_finder = machinery.FileFinder.path_hook(
         (machinery.ExtensionFileLoader, machinery.EXTENSION_SUFFIXES),
         (_FromSource, machinery.SOURCE_SUFFIXES),
@@ -29,9 +27,9 @@ def install(path, cwd):
     )
 
     def hook(entry):
-        if os.path.abspath(entry) in own:
-            return make_finder(entry)
-        raise ImportError
+        if is_library(os.path.join(os.path.abspath(entry), "")):
+            raise ImportError
+        return make_finder(entry)
 
     sys.path_hooks.insert(0, hook)
     sys.path_importer_cache.clear()

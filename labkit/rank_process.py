@@ -126,7 +126,7 @@ def _work(rank, payload_fd, channel):
     payload = io.BytesIO(os.pread(payload_fd, os.fstat(payload_fd).st_size, 0))
     plan = pickle.load(payload)
     _take_over(plan, rank)
-    fresh_imports.install(plan["path"], plan["cwd"])
+    fresh_imports.install()
     handle = set_up(plan, rank, channel)
     fn, args, kwargs = pickle.load(payload)
 
@@ -147,6 +147,9 @@ def _take_over(plan, rank):
     os.chdir(plan["cwd"])
     sys.path[:] = plan["path"]
     sys.argv[:] = plan["argv"]
+    if sys.platform == "linux":
+        # So that loader workers know classes of cells, on every Python.
+        multiprocessing.set_start_method("fork", force=True)
     # Where loader workers put their sockets: in a folder that goes with the run, however they end.
     multiprocessing.current_process()._config["tempdir"] = plan["directory"]
     stacks = io.FileIO(os.path.join(plan["directory"], f"stack-{rank}"), "w")

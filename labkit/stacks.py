@@ -5,7 +5,7 @@ import re
 
 _FRAME = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d+) in (?P<name>.*)')
 _LABKIT = os.path.dirname(os.path.abspath(__file__)) + os.sep
-_LIBRARY = re.compile(r"[/\\](site-packages|dist-packages|lib[/\\]python3\.\d+)[/\\]|^<frozen|^<string>")
+_LIBRARY = re.compile(r"[/\\](site-packages|dist-packages|lib\d*[/\\]python3(\.\d+)?t?)[/\\]|^<frozen|^<string>")
 
 
 def main_thread_frames(path):

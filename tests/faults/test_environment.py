@@ -40,31 +40,31 @@ def test_environ_path_and_directory_are_those_of_the_call(monkeypatch, tmp_path)
         assert (last, directory, argv) == (str(tmp_path / "own"), str(tmp_path), ["notebook"])
 
 
-def test_a_helper_edited_within_the_same_second(monkeypatch, tmp_path):
+@pytest.mark.parametrize("name", ["its_helper", "its_package.helper"])
+def test_a_helper_edited_within_the_same_second(monkeypatch, tmp_path, name):
     """Byte code in __pycache__ would count as fresh: same size, same second."""
-    helper = tmp_path / "its_helper.py"
+    helper = tmp_path / f"{name.replace('.', '/')}.py"
+    helper.parent.mkdir(exist_ok=True)
 
     def write(text):
         helper.write_text(text)
         os.utime(helper, (1_700_000_000, 1_700_000_000))
 
     def call(rank):
-        import its_helper
-
-        return its_helper.answer()
+        return importlib.import_module(name).answer()
 
     write("def answer():\n    return 1\n")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(sys, "dont_write_bytecode", False)
-    importlib.import_module("its_helper")
-    assert (tmp_path / "__pycache__").exists()
+    importlib.import_module(name)
+    assert (helper.parent / "__pycache__").exists()
     assert returned(call) == (1, 1)
     write("def answer():\n    return 2\n")
     assert returned(call) == (2, 2)
     write("def answer():\n    none[3]\n")
     with pytest.raises(labkit.RankError) as caught:
         returned(call)
-    assert "its_helper.py, line 2, in answer\n    none[3]\n" in caught.value.traceback
+    assert "helper.py, line 2, in answer\n    none[3]\n" in caught.value.traceback
 
 
 def test_seeds_repeat_and_are_as_documented():
