@@ -9,6 +9,7 @@ from labkit.cores import usable_cores
 from labkit.gpus import Gpu, about_gpus, group_names, usable_gpus
 
 __all__ = ["Gpu", "Machine", "Placement", "default_world_size", "machine", "place"]
+MOST_RANKS = 512  # each is a process; a mistyped number must not exhaust the machine
 
 
 @dataclass(frozen=True, repr=False)
@@ -129,6 +130,8 @@ def _checked_size(size, name: str) -> int:
         number = 0
     if isinstance(size, bool) or number < 1:
         raise ValueError(f"{name} is a whole number of ranks, 1 or more, not {size!r}")
+    if number > MOST_RANKS:
+        raise ValueError(f"{name}={number:,} would start as many processes; use {MOST_RANKS} at most")
     return number
 
 

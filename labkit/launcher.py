@@ -164,7 +164,10 @@ def _run_inline(placement, fn, args, kwargs):
 
 def _plan(placement):
     """Returns what every rank must know before the function is unpickled: the kernel's state at this moment."""
-    cwd = os.getcwd()
+    try:
+        cwd = os.getcwd()
+    except FileNotFoundError:
+        raise FileNotFoundError("this process's working directory no longer exists; os.chdir to one that does") from None
     world_size = len(placement.devices)
     loopback = "lo0" if sys.platform == "darwin" else "lo"
     environ = dict(os.environ)

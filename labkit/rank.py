@@ -3,6 +3,7 @@
 import contextlib
 import time
 
+import numpy
 import torch
 import torch.distributed as dist
 
@@ -10,6 +11,7 @@ from labkit.timeline import KINDS
 from labkit.traffic import Counter
 
 MAX_SPANS = 200_000
+RECORD_FIELDS = ("rank", "step", "time_s")
 
 
 class Recorder:
@@ -97,10 +99,12 @@ class Rank:
         self._recorder.step = None
 
     def log(self, **numbers):
-        """Adds numbers (floats, ints or tensors of one element) to the record of the current step.
+        """Adds numbers (Python's, NumPy's or tensors of one element) to the record of the current step.
 
-        Outside of `steps` each call is a record of its own.
+        Outside of `steps` each call is a record of its own. ValueError: a name that every record has, or no number.
         """
+        if taken := [name for name in RECORD_FIELDS if name in numbers]:
+            raise ValueError(f"log({taken[0]}=…): every record has a {taken[0]} of its own; use another name")
         self._record.update(numbers)
         if self._recorder.step is None:
             if self._first_step_at is None:
@@ -175,6 +179,8 @@ def _number(name, value):
     if isinstance(value, torch.Tensor):
         if value.numel() != 1:
             raise ValueError(f"log({name}=…) takes one number, not a tensor of shape {list(value.shape)}")
+        value = value.item()
+    if isinstance(value, numpy.number):
         value = value.item()
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise ValueError(f"log({name}=…) takes a number, not {type(value).__name__}")

@@ -1,6 +1,7 @@
 """Wrong requests for a job, each refused with the numbers and the remedy."""
 
 import difflib
+import math
 from numbers import Integral
 
 import torch
@@ -59,7 +60,8 @@ def is_count(value) -> bool:
 
 
 def divisors(number: int) -> list[int]:
-    return [n for n in range(1, number + 1) if number % n == 0]
+    lower = [n for n in range(1, math.isqrt(number) + 1) if number % n == 0]
+    return lower + [number // n for n in reversed(lower) if n * n != number]
 
 
 def nearest_divisors(number: int, wanted: int, most: int = 6) -> list[int]:

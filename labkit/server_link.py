@@ -51,8 +51,8 @@ class Link:
         theirs.close()
 
     def answers(self):
-        """Returns whether the server is there, or still starting."""
-        if self.process.poll() is not None:
+        """Returns whether the server is there, or still starting, with its directory: systems clean up old temporary files."""
+        if self.process.poll() is not None or not os.path.isdir(self.directory):
             return False
         try:
             return not self._ready or self.ask("greet") == {}
@@ -92,7 +92,8 @@ class Link:
         return json.loads(line)
 
     def _why(self, trouble):
-        with open(self._errors, errors="replace") as errors:
+        said = []
+        with contextlib.suppress(FileNotFoundError), open(self._errors, errors="replace") as errors:
             said = errors.read().strip().splitlines()
         return f"labkit's fork server {trouble}" + (f": {said[-1]}" if said else "; the next run starts a new one")
 

@@ -89,6 +89,13 @@ def test_world_size_is_a_whole_number_from_1(size):
         place(size, machine=fake())
 
 
+def test_a_mistyped_number_of_ranks_starts_none():
+    assert len(place(512, machine=fake()).devices) == 512
+    for size in (513, 10**9):
+        with pytest.raises(ValueError, match=f"world_size={size:,} would start as many processes; use 512 at most"):
+            place(size, machine=fake())
+
+
 def test_world_size_may_be_a_numpy_integer():
     assert len(place(numpy.int64(2), machine=fake()).devices) == 2
 

@@ -72,6 +72,7 @@ def test_micro_batches_follow_the_batch_size_unless_given():
     assert small_job(batch_size=6).micro_batches == 3
     assert small_job(batch_size=16).micro_batches == 4
     assert small_job(batch_size=6, micro_batches=6).micro_batches == 6
+    assert small_job(batch_size=10**12).micro_batches == 4  # at once
 
 
 @pytest.mark.parametrize(

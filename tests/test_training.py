@@ -2,6 +2,7 @@
 
 import math
 
+import numpy
 import pytest
 import torch
 from strategies import average
@@ -78,6 +79,19 @@ def test_reporting_is_not_part_of_a_step():
 def test_only_numbers_can_be_logged(value):
     with pytest.raises(labkit.RankError, match="log.x=…. takes"):
         labkit.launch(lambda rank: rank.log(x=value), world_size=1)
+
+
+def test_numbers_of_numpy_can_be_logged():
+    run = labkit.launch(lambda rank: rank.log(x=numpy.float32(0.5), n=numpy.int64(3)), world_size=1)
+    (record,) = run.records
+    assert (record["x"], record["n"]) == (0.5, 3)
+    assert (type(record["x"]), type(record["n"])) == (float, int)
+
+
+@pytest.mark.parametrize("name", ["rank", "step", "time_s"])
+def test_what_every_record_has_cannot_be_logged(name):
+    with pytest.raises(labkit.RankError, match=rf"log\({name}=…\): every record has a {name} of its own; use another name"):
+        labkit.launch(lambda rank: rank.log(**{name: 7}), world_size=1)
 
 
 def test_unknown_kinds_of_spans_are_refused():

@@ -1,6 +1,7 @@
 """Runs one after the other and at the same time do not disturb each other, and use nothing up."""
 
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -31,6 +32,21 @@ def test_twenty_runs_in_a_row():
     server = f"/proc/{server_link._link.process.pid}"
     assert len(os.listdir(f"{server}/fd")) < 20
     assert len(os.listdir(f"{server}/task")) == 1  # a fork of several threads would not be safe
+
+
+def test_a_private_directory_that_was_cleaned_up_is_made_anew():
+    labkit.launch(lambda rank: rank.rank, world_size=2)
+    gone = server_link._link.directory
+    shutil.rmtree(gone)
+    assert labkit.launch(lambda rank: rank.rank, world_size=2).results == (0, 1)
+    assert server_link._link.directory != gone
+
+
+def test_a_working_directory_that_was_removed_is_named(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    tmp_path.rmdir()
+    with pytest.raises(FileNotFoundError, match="this process's working directory no longer exists; os.chdir to one that does"):
+        labkit.launch(lambda rank: rank.rank, world_size=2)
 
 
 def test_failed_runs_in_a_row():
