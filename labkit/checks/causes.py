@@ -130,4 +130,8 @@ def partly_wrong(ours, theirs, allowed):
 
 def one_number(ours, theirs):
     more = "large" if ours > theirs else "small"
-    return f"it is {100 * abs(ours / theirs - 1):.2g} % too {more}" if theirs else f"it is too {more}"
+    if not theirs:
+        return f"it is too {more}"
+    if not 0.5 <= ours / theirs <= 2:
+        return f"it is {ours / theirs:.2g} times the right value"
+    return f"it is {100 * abs(ours / theirs - 1):.2g} % too {more}"

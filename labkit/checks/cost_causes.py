@@ -23,7 +23,7 @@ def usual_fit(ours, right, table):
         return "β is upside down: that is seconds per byte"
     if near(ours.alpha_s, intercept) and near(ours.bytes_per_s, 1 / slope):
         return "plain least squares: the largest sizes decide alone, and α suffers; divide each equation by its own time"
-    if near(ours.alpha_s, times[0]):
+    if math.isclose(ours.alpha_s, times[0], rel_tol=1e-6):
         return "α is the time of the smallest size alone; all rows have a say in a fit"
     for name, mine, its in (("α", ours.alpha_s, right.alpha_s), ("β", ours.bytes_per_s, right.bytes_per_s)):
         for power in (3, 6, 9):

@@ -31,6 +31,8 @@ def exercise_0_2(pass_token):
         except RankError as error:
             if str(error).count("waits in recv") == world_size:
                 return "every rank waits in recv and nobody sends: one of them has to start"
+            if str(error).count("waits in send") == world_size:
+                return "every rank waits in send and nobody receives: all but the one that starts must receive first"
             raise
         calls = [{name: use.calls for name, use in one.items()} for one in run.traffic]
         if others := sorted({name for one in calls for name in one} - set(TALK)):
@@ -50,7 +52,8 @@ def token_cause(results, world_size):
     if None in values:
         rank = values.index(None)
         return f"rank {rank} returned {results[rank]!r}, which is not one number"
-    if values == [rank * (rank + 1) / 2 for rank in range(world_size)]:
+    passing = [rank * (rank + 1) / 2 for rank in range(world_size)]
+    if values in (passing, [total, *passing[1:]]) and world_size > 2:
         return "each rank returns the token as it was when it passed by; a second round must carry the total to all"
     if wrong := [rank for rank, value in enumerate(values) if value != total]:
         return f"rank {wrong[0]} returned {values[wrong[0]]:g} where 0 + … + {world_size - 1} = {total} is expected"

@@ -35,7 +35,11 @@ def exercise_3_1(average_gradients):
         if missing := [name for name in whole if rank["gradients"].get(name) is None]:
             return f"`{missing[0]}.grad` is None on rank {number}"
         if cause := compare(joined(rank["gradients"]), joined(whole), world_size=RANKS, tolerance=PRECISION):
-            return untouched(rank["gradients"], gradients(job, slice(number, None, RANKS))) or cause
+            if left := untouched(rank["gradients"], gradients(job, slice(number, None, RANKS))):
+                return left
+            if math.isclose(factor(joined(rank["gradients"]), joined(whole)) or 0, RANKS / 2, rel_tol=PRECISION):
+                return f"off by the factor {RANKS}/2: divided by 2, but these are {RANKS} ranks?"
+            return f"the gradients are right on rank 0, but not on rank {number}: {cause}" if number else cause
     return None
 
 
@@ -97,7 +101,25 @@ def exercise_3_3(scaled):
     off_by = factor(ours, whole)
     if off_by and round(off_by * world_size, 3) in (batch_size, batch_size * world_size):
         return f"off by the factor {off_by:.4g}: weighted by the rows, but not divided by the {batch_size} rows of the batch?"
-    return compare(ours, whole, world_size=world_size, tolerance=PRECISION)
+    few, many = UNEVEN_ROWS[0], UNEVEN_ROWS[-1]
+    least = weight(scaled, few, batch_size, world_size)
+    if not least:
+        return f"a rank with {few} of {batch_size} rows does not count at all: whole numbers divided by `//`?"
+    times = weight(scaled, many, batch_size, world_size) / least
+    if not math.isclose(times, many / few, rel_tol=PRECISION):
+        return f"a rank with {many} rows weighs {times:.3g} times as much as one with {few}, where {many / few:g} times belongs"
+    if cause := compare(ours, whole, world_size=world_size, tolerance=PRECISION):
+        return cause
+    if not math.isclose(weight(scaled, 3, 12, 4), 1, rel_tol=PRECISION):
+        return "right for 8 rows on 3 ranks, but not for 12 rows on 4: are `batch_size` and `world_size` used?"
+    return None
+
+
+def weight(scaled, rows, batch_size, world_size):
+    """By how much an answer multiplies the gradient of a rank's loss."""
+    loss = torch.tensor(2.0, dtype=torch.float64, requires_grad=True)
+    (gradient,) = torch.autograd.grad(scaled(loss, rows, batch_size, world_size), loss)
+    return gradient.item()
 
 
 def mean_over_ranks(scale):

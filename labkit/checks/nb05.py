@@ -4,6 +4,10 @@ import math
 import random
 import signal
 from itertools import accumulate
+from numbers import Integral
+
+import numpy
+import torch
 
 from labkit import jobs, schedule
 from labkit.checks import compare, stages
@@ -53,7 +57,8 @@ def within_rank(rank, fast_cut, cases):
 
 def cut_cause(cut, costs, count):
     """What is wrong with a cut of `costs` into `count` stages, in one sentence; None for one as good as the best."""
-    if not isinstance(cut, (list, tuple)) or not all(isinstance(one, int) for one in cut):
+    cut = cut.tolist() if isinstance(cut, (torch.Tensor, numpy.ndarray)) else cut
+    if not isinstance(cut, (list, tuple)) or not all(isinstance(one, Integral) for one in cut):
         return f"{cut!r} where a list of {count} whole numbers is expected"
     if len(cut) != count or sum(cut) != len(costs):
         return f"{list(cut)} does not cut {len(costs)} layers into {count} stages: {count} numbers that add up to {len(costs)}"
@@ -107,7 +112,11 @@ def exercise_5_2(both_ends):
 def exercise_5_3(utilisation):
     """As in the simulated timeline of a single micro-batch."""
     results = [(utilisation(list(stage_s), link_s), *case) for case in PIPELINES for stage_s, link_s in [case]]
-    causes = [cause for ours, *case in results if (cause := compare(ours, simulated(*case)))]
+    causes = [
+        f"for stages of {list(stage_s)} s and messages of {link_s:g} s: {cause}"
+        for ours, stage_s, link_s in results
+        if (cause := compare(ours, simulated(stage_s, link_s)))
+    ]
     return (usual_mistake(results) or causes[0]) if causes else None
 
 

@@ -7,10 +7,13 @@ from labkit.launcher import run_ranks
 from labkit.observed import ObservedJob
 from labkit.training import build
 
+PATIENCE_S = 10  # for ranks that wait for each other; a rank that computes is not waiting
+
 
 def one_update(strategy, job, *, world_size):
     """One report per rank of a single update: {"gradients": {name: tensor or None}, "sent": messages}."""
-    run = run_ranks(update_rank, (strategy, job), {}, world_size=world_size, device="cpu", live=False, warn=False)
+    options = {"device": "cpu", "timeout": PATIENCE_S, "live": False, "warn": False}
+    run = run_ranks(update_rank, (strategy, job), {}, world_size=world_size, **options)
     for report, traffic in zip(run.results, run.traffic):
         report["sent"] = traffic["send"].calls if "send" in traffic else 0
     return run.results

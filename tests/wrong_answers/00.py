@@ -58,6 +58,27 @@ def everyone_receives_first(rank):
     return token.item()
 
 
+def everyone_sends_first(rank):
+    left, right = neighbours(rank)
+    token = torch.tensor([float(rank.rank)])
+    dist.send(token, dst=right)
+    dist.recv(token, src=left)
+    return token.item()
+
+
+def back_at_rank_0(rank):
+    left, right = neighbours(rank)
+    token = torch.zeros(1)
+    if rank.rank == 0:
+        dist.send(token, dst=right)
+        dist.recv(token, src=left)
+    else:
+        dist.recv(token, src=left)
+        token += rank.rank
+        dist.send(token, dst=right)
+    return token.item()
+
+
 def nothing_added(rank):
     return relayed(rank, add=0)
 
@@ -157,6 +178,8 @@ WRONG_ANSWERS = {
         (added_up, "all_reduce was called: only send and recv"),
         (one_round, "a second round must carry the total"),
         (everyone_receives_first, "every rank waits in recv and nobody sends"),
+        (everyone_sends_first, "every rank waits in send and nobody receives"),
+        (back_at_rank_0, "a second round must carry the total"),
         (nothing_added, r"rank 0 returned 0 where 0 \+ … \+ 2 = 3 is expected"),
         (added_in_both_rounds, "rank 0 returned 6 where"),
         (without_last_rank, "rank 0 returned 1 where"),

@@ -89,6 +89,11 @@ def blocking(rank, tensor):
     return incoming, tensor + incoming
 
 
+def shown_ring_cut_at_the_end(rank, tensor):
+    whole = ring(shift=0)(rank, tensor)[1]
+    return whole.tensor_split(rank.world_size)[rank.rank], whole
+
+
 def total_only(rank, tensor):
     return ring()(rank, tensor)[1]
 
@@ -149,7 +154,9 @@ WRONG_ANSWERS = {
     "2.1": [
         (holding(broadcast=[3, 1, 4]), "broadcast: that is what rank 0 held before; everybody holds all cells of rank 2"),
         (holding(scatter=[3]), "scatter: that is what rank 0 holds afterwards"),
-        (holding(scatter=1), "scatter: 1 is not right: rank r gets cell r of rank 0"),
+        (holding(scatter=1), r"scatter: the right number, but a rank holds a list of numbers.*: \[1\]"),
+        (holding(scatter=5), "scatter: 5 is not right: rank r gets cell r of rank 0"),
+        (list(RIGHT.values()), "keep the dict"),
         (holding(all_gather=[3, 1, 4, 1, 5, 9, 2, 6, 8]), "all_gather: .* everybody holds cell r of each rank r"),
         (holding(reduce_scatter=[6, 12, 21]), "reduce_scatter: that is what all_reduce gives; rank r gets one number"),
         (holding(reduce_scatter=[15]), r"reduce_scatter: \[15\] is not right: .* the sum of all cells r"),
@@ -165,6 +172,7 @@ WRONG_ANSWERS = {
         (ring(cut=even_chunks), "3 ranks, 11 numbers: rank 0, the total: only the last 2 of 11 along dim 0 are wrong"),
         (library, "all_reduce was called; only sends and receives"),
         (star, "in all are right, but rank 0 sends .* of them; a ring spreads them evenly"),
+        (shown_ring_cut_at_the_end, "the ranks send what our ring sends: after the first half chunk r is not yet on rank r"),
         (uncut, "576 bytes were sent where .* = 384 are expected, 1.5 times as many"),
         (blocking, "rank 0 waits in send.*; rank 1 waits in send"),
         (total_only, r"return two tensors: \(chunk, total\)"),

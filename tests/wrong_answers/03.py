@@ -21,6 +21,12 @@ def halved(model):
         parameter.grad /= 2
 
 
+def on_rank_0_only(model):
+    for parameter in model.parameters():
+        dist.reduce(parameter.grad, dst=0, op=dist.ReduceOp.SUM)
+        parameter.grad /= dist.get_world_size()
+
+
 def not_written(model):
     for parameter in model.parameters():
         gradient = parameter.grad.clone()
@@ -95,7 +101,8 @@ WRONG_ANSWERS = {
     "3.1": [
         (summed, "factor 3 = N: a sum where a mean belongs"),
         (divided_twice, "1/3 = 1/N: a mean where a sum belongs, or divided by N twice"),
-        (halved, "off by the factor 3/2"),
+        (halved, "off by the factor 3/2: divided by 2, but these are 3 ranks"),
+        (on_rank_0_only, "the gradients are right on rank 0, but not on rank 1"),
         (not_written, "every gradient is still the rank's own"),
         (matrices_only, r"\d+ of \d+ gradients are still the rank's own, such as that of `blocks.0.attention_norm.weight`"),
         (weights_averaged, "the weights have changed"),
@@ -115,7 +122,10 @@ WRONG_ANSWERS = {
         (scaling_of(lambda rows, batch_size, world_size: rows / batch_size), "1/3 = 1/N"),
         (scaling_of(lambda rows, batch_size, world_size: rows), "factor 2.667: weighted by the rows, but not divided"),
         (scaling_of(lambda rows, batch_size, world_size: rows * world_size), "factor 8: weighted by the rows, but not"),
-        (scaling_of(lambda rows, batch_size, world_size: batch_size / (rows * world_size)), "values are wrong"),
+        (scaling_of(lambda rows, batch_size, world_size: batch_size / (rows * world_size)), "weighs 0.2 times as much"),
+        (scaling_of(lambda rows, batch_size, world_size: 1 / world_size), "weighs 1 times as much"),
+        (scaling_of(lambda rows, batch_size, world_size: rows * 3 / 8), "not for 12 rows on 4"),
+        (scaling_of(lambda rows, batch_size, world_size: rows * world_size // batch_size), "does not count at all"),
         (without_history, "a tensor with its history"),
     ],
     "3.4": [
