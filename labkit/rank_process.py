@@ -17,6 +17,7 @@ import threading
 
 from labkit.channel import Channel
 from labkit.failures import failure
+from labkit.streams import close_others, open_streams, quiet
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 DUMP_SIGNAL = signal.SIGUSR2
@@ -74,8 +75,8 @@ def main(rank, descriptors, server_pid):
     os.dup2(out_fd, 1)
     os.dup2(err_fd, 2)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    _close_others({0, 1, 2, payload_fd, channel_fd, release_fd})
-    _open_streams()
+    close_others({0, 1, 2, payload_fd, channel_fd, release_fd})
+    open_streams()
     channel = Channel(channel_fd)
     try:
         _work(rank, payload_fd, channel)
@@ -87,35 +88,6 @@ def main(rank, descriptors, server_pid):
     # Leaving now would look like a lost connection to the others: wait until the kernel has heard everyone.
     os.read(release_fd, 1)
     os._exit(0)
-
-
-def _close_others(keep):
-    for descriptor in keep - {0, 1, 2}:
-        os.set_inheritable(descriptor, False)
-    for name in os.listdir("/dev/fd"):
-        if int(name) not in keep:
-            with contextlib.suppress(OSError):
-                os.close(int(name))
-
-
-class _Whole(io.FileIO):
-    """A file whose write takes all bytes, even where a signal cuts the system call short."""
-
-    def write(self, data):
-        rest = memoryview(data).cast("B")
-        while rest:
-            rest = rest[super().write(rest) :]
-        return len(data)
-
-
-def _open_streams():
-    """Gives this rank its own streams: each write reaches the kernel at once, flushed or not."""
-    for name, descriptor in (("stdout", 1), ("stderr", 2)):
-        raw = _Whole(descriptor, "w", closefd=False)
-        text = io.TextIOWrapper(raw, encoding="utf-8", errors="backslashreplace", write_through=True)
-        setattr(sys, name, text)
-        setattr(sys, f"__{name}__", text)
-    sys.stdin = sys.__stdin__ = io.TextIOWrapper(io.FileIO(0, closefd=False))
 
 
 def _work(rank, payload_fd, channel):
@@ -188,7 +160,7 @@ def set_up(plan, rank, channel):
     def start_group():
         # What an earlier group left in the store, before it was destroyed, must not be found again.
         own = dist.PrefixStore(f"{next(starts)}/", store)
-        with _quiet():
+        with quiet():
             torch_init(plan["backend"], store=own, rank=rank, world_size=world_size, timeout=timeout)
 
     torch_init = groups.accept_second_init(start_group, world_size)
@@ -204,18 +176,6 @@ def set_up(plan, rank, channel):
         send=channel.send,
         make_control_group=lambda: control_group(store, rank, world_size, watch, timeout),
     )
-
-
-@contextlib.contextmanager
-def _quiet():
-    """Keeps what gloo's C++ code prints about its connections out of the learner's cell."""
-    saved = os.dup(1)
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    try:
-        yield
-    finally:
-        os.dup2(saved, 1)
-        os.close(saved)
 
 
 def send_observations(handle, channel):
