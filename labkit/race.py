@@ -2,6 +2,7 @@
 
 import statistics
 import time
+from collections.abc import Iterable
 
 import torch
 
@@ -10,7 +11,7 @@ from labkit.devices import default_world_size, machine, place
 from labkit.launcher import run_ranks
 from labkit.live import Picture, in_notebook, write
 from labkit.results import BASELINE, LIMIT, Scaling
-from labkit.training import build, one_device, strategy_name
+from labkit.training import build, one_device, refuse_no_strategy, strategy_name
 from labkit.views import View
 
 LEAST_ROUNDS = 3
@@ -39,7 +40,7 @@ def scaling(
         raise ValueError(f'batch={batch!r}: use "global" (strong scaling) or "per_rank" (weak scaling)')
     if not isinstance(repeats, int) or isinstance(repeats, bool) or repeats < 1:
         raise ValueError(f"repeats={repeats!r} must be a whole number of at least 1")
-    if seconds is not None and not seconds > 0:
+    if seconds is not None and not (isinstance(seconds, (int, float)) and seconds > 0):
         raise ValueError(f"seconds={seconds!r} must be above 0, or None for no cap")
     placement = place(max(sizes), device)
     job = job or jobs.job(device=placement.device_type)
@@ -57,7 +58,7 @@ def scaling(
 
 
 def _named(strategies):
-    if callable(strategies):
+    if callable(strategies) or not isinstance(strategies, Iterable):
         strategies = [strategies]
     if not isinstance(strategies, dict):
         names = [strategy_name(strategy) for strategy in strategies]
@@ -66,6 +67,10 @@ def _named(strategies):
         strategies = dict(zip(names, strategies, strict=True))
     if not strategies:
         raise ValueError("scaling needs at least one strategy")
+    for name, strategy in strategies.items():
+        refuse_no_strategy(strategy)
+        if not isinstance(name, str):
+            raise ValueError(f"the name {name!r} of a strategy must be text")
     if reserved := {BASELINE, LIMIT} & set(strategies):
         raise ValueError(f"{reserved.pop()!r} is a line of its own in every race; give the strategy another name")
     return dict(strategies)
@@ -75,7 +80,7 @@ def _world_sizes(world_sizes, device, batch_size):
     if world_sizes is None:
         most = max(2, min(default_world_size(device), batch_size))
         world_sizes = sorted({2**k for k in range(1, most.bit_length()) if 2**k <= most} | {most})
-    sizes = (world_sizes,) if isinstance(world_sizes, int) else tuple(world_sizes)
+    sizes = tuple(world_sizes) if isinstance(world_sizes, Iterable) else (world_sizes,)
     if not sizes or any(not isinstance(n, int) or isinstance(n, bool) or n < 1 for n in sizes):
         raise ValueError(f"world_sizes={world_sizes!r}: give numbers of ranks of at least 1, such as (2, 4)")
     return tuple(sorted(set(sizes)))
@@ -114,7 +119,7 @@ def race_rank(rank, named, job, batch):
             rank.barrier()
             if name != BASELINE or rank.rank == 0:
                 times[name] = step()
-        rank._send("records", [{"rank": rank.rank, "step": rounds, "time_s": 0.0, **times}])
+        rank._send("records", [{"rank": rank.rank, "step": rounds, "time_s": 0.0, "times": times}])
         rounds += 1
         while rank._status.gate < rounds:
             time.sleep(0.002)
@@ -211,7 +216,6 @@ def _slowest(rows):
     """Returns {contender: seconds of its slowest rank} for one round."""
     times = {}
     for row in rows:
-        for name, seconds in row.items():
-            if name not in ("rank", "step", "time_s"):
-                times[name] = max(times.get(name, 0.0), seconds)
+        for name, seconds in row["times"].items():
+            times[name] = max(times.get(name, 0.0), seconds)
     return times

@@ -107,11 +107,20 @@ def test_weak_scaling_gives_each_rank_a_batch():
         ({"strategies": average, "batch": "weak"}, "strong scaling"),
         ({"strategies": average, "repeats": 0}, "at least 1"),
         ({"strategies": average, "seconds": -1}, "above 0"),
+        ({"strategies": average, "seconds": "8"}, "above 0"),
+        ({"strategies": average, "world_sizes": 2.5}, "at least 1"),
+        ({"strategies": {3: average}}, "the name 3 of a strategy must be text"),
     ],
 )
 def test_wrong_requests_are_refused_before_anything_starts(request_, complaint):
     with pytest.raises(ValueError, match=complaint):
         labkit.scaling(**request_)
+
+
+def test_contenders_may_be_called_anything():
+    contenders = dict.fromkeys(("rank", "step", "time_s"), average)
+    scaling = labkit.scaling(contenders, world_sizes=2, repeats=2, job=labkit.small_job(), live=False)
+    assert [set(row) for row in scaling.rounds(2)] == [{BASELINE, LIMIT, *contenders}] * 2
 
 
 def test_a_failing_strategy_ends_the_race():

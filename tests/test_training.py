@@ -94,6 +94,13 @@ def test_what_every_record_has_cannot_be_logged(name):
         labkit.launch(lambda rank: rank.log(**{name: 7}), world_size=1)
 
 
+@pytest.mark.parametrize("lens", [labkit.train, labkit.parity, labkit.scaling, labkit.holdings])
+@pytest.mark.parametrize("answer", [None, 3, [None]])
+def test_what_is_no_function_is_no_strategy(lens, answer):
+    with pytest.raises(TypeError, match=r"a strategy is a function strategy\(rank, job\), not"):
+        lens(answer)
+
+
 def test_unknown_kinds_of_spans_are_refused():
     def wrong(rank):
         with rank.span("forwards"):
