@@ -8,7 +8,7 @@ import torch
 from labkit import jobs
 from labkit.launcher import run_ranks
 from labkit.observed import ObservedJob
-from labkit.training import build, refuse_no_strategy, strategy_name
+from labkit.training import build, refuse_wrong_request, strategy_name
 
 KINDS = ("weights", "gradients", "optimizer state", "activations")
 
@@ -69,7 +69,7 @@ def holdings(strategy, *, world_size=2, job=None):
     update, optimizer state what job.optimizer() holds after it, activations what autograd saved for the backward pass.
     The default job is `small_job()`; ranks run on CPU cores.
     """
-    refuse_no_strategy(strategy)
+    refuse_wrong_request(strategy, job)
     job = job or jobs.small_job()
     run = run_ranks(hold_rank, (strategy, job), {}, world_size=world_size, device="cpu", warn=False)
     rows = [Holding(rank, *row) for rank, result in enumerate(run.results) for row in result]

@@ -9,7 +9,7 @@ from labkit import jobs
 from labkit.diagnosis import diagnose
 from labkit.launcher import run_ranks
 from labkit.observed import ObservedJob
-from labkit.training import build, one_device, refuse_no_strategy, strategy_name
+from labkit.training import build, one_device, refuse_wrong_request, strategy_name
 
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-3, torch.bfloat16: 5e-2}
 
@@ -54,7 +54,7 @@ def parity(strategy, *, world_size=2, steps=3, job=None, timeout=60):
     """
     if not isinstance(steps, int) or isinstance(steps, bool) or steps < 3:
         raise ValueError(f"steps={steps!r}: use at least 3, since a wrong update shows in the loss only after it")
-    refuse_no_strategy(strategy)
+    refuse_wrong_request(strategy, job)
     job = job or jobs.small_job()
     ours = _follow(strategy, world_size, steps, job, timeout)
     if all(loss is None for report in ours for loss in report["losses"]):

@@ -11,7 +11,7 @@ from labkit.devices import default_world_size, machine, place
 from labkit.launcher import run_ranks
 from labkit.live import Picture, in_notebook, write
 from labkit.results import BASELINE, LIMIT, Scaling
-from labkit.training import build, one_device, refuse_no_strategy, strategy_name
+from labkit.training import build, one_device, refuse_wrong_request, strategy_name
 from labkit.views import View
 
 LEAST_ROUNDS = 3
@@ -34,7 +34,7 @@ def scaling(
     A speed-up is the median of paired ratios: the baseline's step over the strategy's in the same round, each as long
     as its slowest rank takes. Raises ValueError for a request that cannot be met, RankError as `launch`.
     """
-    named = _named(strategies)
+    named = _named(strategies, job)
     sizes = _world_sizes(world_sizes, device, (job or jobs.job(device=device)).batch_size)
     if batch not in ("global", "per_rank"):
         raise ValueError(f'batch={batch!r}: use "global" (strong scaling) or "per_rank" (weak scaling)')
@@ -57,7 +57,7 @@ def scaling(
     return result
 
 
-def _named(strategies):
+def _named(strategies, job):
     if callable(strategies) or not isinstance(strategies, Iterable):
         strategies = [strategies]
     if not isinstance(strategies, dict):
@@ -68,7 +68,7 @@ def _named(strategies):
     if not strategies:
         raise ValueError("scaling needs at least one strategy")
     for name, strategy in strategies.items():
-        refuse_no_strategy(strategy)
+        refuse_wrong_request(strategy, job)
         if not isinstance(name, str):
             raise ValueError(f"the name {name!r} of a strategy must be text")
     if reserved := {BASELINE, LIMIT} & set(strategies):

@@ -22,7 +22,7 @@ def train(strategy, *, world_size=None, steps=50, job=None, device=None, live=Tr
     """
     if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
         raise ValueError(f"steps={steps!r} must be a whole number of at least 1")
-    refuse_no_strategy(strategy)
+    refuse_wrong_request(strategy, job)
     if world_size is None:
         world_size = min(default_world_size(device), (job or jobs.job(device=device)).batch_size)
     placement = place(world_size, device)
@@ -32,10 +32,12 @@ def train(strategy, *, world_size=None, steps=50, job=None, device=None, live=Tr
     return run_ranks(train_rank, (strategy, job, steps), {}, world_size=world_size, device=device, live=live, view=view)
 
 
-def refuse_no_strategy(strategy):
-    """Raises TypeError for what no rank can call, before anything starts."""
+def refuse_wrong_request(strategy, job):
+    """Raises TypeError for what no rank can call or train, before anything starts."""
     if not callable(strategy):
         raise TypeError(f"a strategy is a function strategy(rank, job), not {type(strategy).__name__}")
+    if job is not None and not isinstance(job, jobs.Job):
+        raise TypeError(f"job={job!r} is no job; make one with labkit.job() or labkit.small_job()")
 
 
 def strategy_name(strategy):

@@ -21,6 +21,10 @@ MISMATCH_SENTENCE = (
     "must make the same calls in the same order with the same sizes"
 )
 SAME_CALLS = "Every rank must make the same calls in the same order."
+ONE_SIDED = {
+    "waits in send": "Every rank sends before any receives: let one receive first, or send with isend.",
+    "waits in recv": "Every rank receives before any sends: let one send first.",
+}
 _MANY_FRAMES, _END_FRAMES = 30, 10
 _ORDER = {"killed": 0, "exited": 1, "raised": 2, "lost": 3}
 
@@ -100,8 +104,13 @@ def _mismatch(rank, states, directory):
 def _hang(head, rows, listings):
     """Rows are (rank, what it does, the frame where); returns one sentence, and a table above the listings."""
     table = [f"rank {rank}  {doing:<32}{place(*frames[-1][:2]) if frames else ''}".rstrip() for rank, doing, frames in rows]
-    message = f"{head}: {'; '.join(_sentence(*row) for row in rows)}. {SAME_CALLS}"
+    message = f"{head}: {'; '.join(_sentence(*row) for row in rows)}. {_advice(rows)}"
     return message, _fields(None, "hang", "\n".join(table) + "\n\n" + "".join(listings))
+
+
+def _advice(rows):
+    doings = {doing for _, doing, _ in rows}
+    return ONE_SIDED.get(doings.pop(), SAME_CALLS) if len(doings) == 1 else SAME_CALLS
 
 
 def _sentence(rank, doing, frames):

@@ -101,6 +101,12 @@ def test_what_is_no_function_is_no_strategy(lens, answer):
         lens(answer)
 
 
+@pytest.mark.parametrize("lens", [labkit.train, labkit.parity, labkit.scaling, labkit.holdings])
+def test_what_is_no_job_is_refused_before_ranks_start(lens):
+    with pytest.raises(TypeError, match=r"job=3 is no job; make one with labkit\.job\(\) or labkit\.small_job\(\)"):
+        lens(average, job=3)
+
+
 def test_unknown_kinds_of_spans_are_refused():
     def wrong(rank):
         with rank.span("forwards"):

@@ -36,6 +36,16 @@ def test_a_collective_that_one_rank_never_calls(fail):
     assert "threading.Event().wait()  # elsewhere" in listings
 
 
+def test_messages_that_all_ranks_send_first(fail):
+    def swap(rank, moment):
+        moment.note()
+        dist.send(torch.ones(3), dst=1 - rank.rank)
+        dist.recv(torch.ones(3), src=1 - rank.rank)
+
+    error = fail(swap, world_size=2, timeout=TIMEOUT_S, late_s=TIMEOUT_S)
+    assert str(error).endswith("Every rank sends before any receives: let one receive first, or send with isend.")
+
+
 def test_collectives_in_a_different_order(fail):
     def strategy(rank, moment):
         moment.note()
