@@ -4,6 +4,11 @@ The contract is small: `launch` runs a function on N ranks; `train`, `parity` an
 function from a notebook cell — through three lenses; `machine` says what there is to run on; `check` judges exercises.
 """
 
+from labkit import live, server_link
+
+if live.in_notebook():
+    server_link.start_early()  # it imports torch at the same time as this kernel does
+
 from labkit import notebook, schedule
 from labkit.devices import machine
 from labkit.errors import RankError, Stopped

@@ -38,6 +38,13 @@ def connect(interrupts):
         _lock.release()
 
 
+def start_early():
+    """Starts the fork server while the kernel is still busy importing; never waits, and what fails shows at the first run."""
+    global _link
+    with _lock, contextlib.suppress(OSError):
+        _link = _link or Link()
+
+
 class Link:
     """A running fork server. `.directory` is private to it and to its ranks, and goes with it."""
 
