@@ -8,7 +8,7 @@ import mmap
 import os
 
 OPERATIONS = "all_reduce broadcast reduce all_gather gather scatter reduce_scatter all_to_all send recv barrier wait".split()
-BEGUN, ENDED, WAITING, OUTSTANDING, MARK = range(5)
+BEGUN, ENDED, WAITING, OUTSTANDING = range(4)
 _ROW = 8
 _GATE = 0
 
@@ -29,9 +29,9 @@ class Status:
         self._cells = memoryview(self._memory).cast("Q")
 
     def row(self, rank):
-        """Returns the five cells of a rank: begun, ended, waiting (0 or operation + 1), outstanding, mark."""
+        """Returns the four cells of a rank: begun, ended, waiting (0 or operation + 1), outstanding."""
         first = _ROW * (rank + 1)
-        return tuple(self._cells[first : first + 5])
+        return tuple(self._cells[first : first + 4])
 
     def set(self, rank, cell, value):
         self._cells[_ROW * (rank + 1) + cell] = value

@@ -2,7 +2,7 @@
 
 import time
 
-from labkit.live import Picture, in_notebook, write
+from labkit.live import Picture, in_notebook
 
 
 class View:
@@ -62,23 +62,3 @@ class RecordsView(View):
         from labkit.draw import draw_records
 
         return draw_records(tuple(session.records), failed=failed)
-
-
-class Lines:
-    """For terminals: at most one line every two seconds, and the last one."""
-
-    EVERY_S = 2.0
-
-    def __init__(self):
-        self._next = time.monotonic() + self.EVERY_S
-
-    def due(self):
-        now = time.monotonic()
-        if now < self._next:
-            return False
-        self._next = now + self.EVERY_S
-        return True
-
-    @staticmethod
-    def say(line):
-        write("stdout", line + "\n")
