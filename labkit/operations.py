@@ -69,7 +69,7 @@ def target(operation, stage, stages, chunks):
 def whole(name, value, least):
     """`value` as an int of at least `least`, else a ValueError that names it."""
     try:
-        number = operator.index(value)
+        number = operator.index(None if isinstance(value, bool) else value)  # True is no count
     except TypeError:
         raise ValueError(f"{name} is {value!r}; pass a whole number, {least} or more") from None
     if number < least:

@@ -1,7 +1,12 @@
-"""Pipeline schedules for tests: many of them, the definition of a legal one, and brute force that applies it."""
+"""Pipelines for tests: many schedules, the definition of a legal one, brute force that applies it, and what ranks end with."""
 
+import torch
+
+import labkit
 from labkit import schedule as schedules
+from labkit.observed import ObservedJob
 from labkit.schedule import Backward, BackwardInput, BackwardWeight, Forward, Schedule
+from labkit.training import build, one_device
 
 WITHOUT_CHUNKS = [schedules.naive, schedules.gpipe, schedules.one_f_one_b, schedules.zero_bubble]
 
@@ -78,3 +83,22 @@ def end_times(schedule, forward_s, backward_s, link_s):
         return ends[one]
 
     return {one: end_s(one) for one in before}
+
+
+def final_weights(rank, strategy, job):
+    """What a rank does: three updates; {name: value} of all parameters that it holds."""
+    observed = ObservedJob.of(job)
+    step = build(strategy, rank, observed)
+    for batch in job.batches(3):
+        step(*batch)
+    return {name: one.detach() for model in observed.notes.made for name, one in model.named_parameters(remove_duplicate=False)}
+
+
+def assert_weights_of_one_device(strategy, job, world_size):
+    """After three updates every stage holds its part of one device's model, and all parts are there once."""
+    (whole,) = labkit.launch(final_weights, one_device, job, world_size=1, device="cpu").results
+    parts = labkit.launch(final_weights, strategy, job, world_size=world_size, device="cpu").results
+    assert sorted(name for part in parts for name in part) == sorted(whole)
+    for part in parts:
+        for name, value in part.items():
+            torch.testing.assert_close(value, whole[name], rtol=0, atol=1e-11)

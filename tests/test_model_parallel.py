@@ -7,12 +7,13 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from pipelines import assert_weights_of_one_device
 
 import labkit
 from labkit.checks import stages
 from labkit.checks.nb05 import least_largest
 from labkit.notebook import find, load, strategy_cells
-from labkit.training import build, one_device
+from labkit.training import one_device
 
 NAME = "05_model_parallel"
 lesson = load(NAME)
@@ -31,27 +32,11 @@ def test_equals_one_device(name, tied, world_size):
     assert same.max_error < 1e-11
 
 
-def final_weights(rank, strategy, job):
-    """Three updates; {name: value} of all parameters that this rank holds."""
-    observed = stages.ObservedJob.of(job)
-    step = build(strategy, rank, observed)
-    for batch in job.batches(3):
-        step(*batch)
-    return {name: one.detach() for model in observed.notes.made for name, one in model.named_parameters(remove_duplicate=False)}
-
-
 @tied_or_not
 @pytest.mark.parametrize("world_size, cut", [(2, None), (3, None), (4, None), (6, None), (2, [1, 5]), (3, [4, 1, 1])], ids=str)
 def test_every_stage_ends_with_the_weights_of_one_device(tied, world_size, cut):
     job = labkit.small_job(tied=tied, batch_size=3)
-    (whole,) = labkit.launch(final_weights, one_device, job, world_size=1, device="cpu").results
-    parts = labkit.launch(
-        final_weights, partial(lesson.model_parallel, cut=cut), job, world_size=world_size, device="cpu"
-    ).results
-    assert sorted(name for part in parts for name in part) == sorted(whole)
-    for part in parts:
-        for name, value in part.items():
-            torch.testing.assert_close(value, whole[name], rtol=0, atol=1e-11)
+    assert_weights_of_one_device(partial(lesson.model_parallel, cut=cut), job, world_size)
 
 
 @pytest.mark.parametrize("frozen", ["embed", ("embed", "blocks.0"), "head", "blocks.3"], ids=str)

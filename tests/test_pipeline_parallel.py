@@ -4,13 +4,13 @@ from functools import partial
 
 import pytest
 import torch
+from pipelines import assert_weights_of_one_device
 from torch.distributed.pipelining import ScheduleGPipe, ScheduleInterleaved1F1B
 
 import labkit
 from labkit.checks import stages
 from labkit.notebook import find, load, strategy_cells
 from labkit.schedule import Backward, Forward, Schedule, gpipe, interleaved, naive, one_f_one_b, zero_bubble
-from labkit.training import build, one_device
 
 NAME = "06_pipeline_parallel"
 lesson = load(NAME)
@@ -49,24 +49,10 @@ def test_torch_equals_one_device_and_ours(name, tied):
     assert theirs.losses == pytest.approx(ours.losses, abs=1e-11)
 
 
-def final_weights(rank, strategy, job):
-    """Three updates; {part of the model: values} of all parameters that this rank holds."""
-    observed = stages.ObservedJob.of(job)
-    step = build(strategy, rank, observed)
-    for batch in job.batches(3):
-        step(*batch)
-    return {name: one.detach() for model in observed.notes.made for name, one in model.named_parameters(remove_duplicate=False)}
-
-
 @pytest.mark.parametrize("name", ["interleaved", "zero bubble"])
 def test_every_stage_ends_with_the_weights_of_one_device(name):
     job = labkit.small_job(tied=True)
-    (whole,) = labkit.launch(final_weights, one_device, job, world_size=1, device="cpu").results
-    parts = labkit.launch(final_weights, STRATEGIES[name], job, world_size=2, device="cpu").results
-    assert sorted(name for part in parts for name in part) == sorted(whole)
-    for part in parts:
-        for name, value in part.items():
-            torch.testing.assert_close(value, whole[name], rtol=0, atol=1e-11)
+    assert_weights_of_one_device(STRATEGIES[name], job, 2)
 
 
 @pytest.mark.parametrize("world_size, name", [(2, name) for name in STRATEGIES] + [(4, "1f1b"), (4, "interleaved")])

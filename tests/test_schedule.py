@@ -95,7 +95,7 @@ def test_what_is_no_schedule_is_refused_at_once(orders):
         Schedule(orders)
 
 
-@pytest.mark.parametrize("counts", [(0, 4), (4, 0), (-1, 4), (2.0, 4), ("4", 8), (None, 1)])
+@pytest.mark.parametrize("counts", [(0, 4), (4, 0), (-1, 4), (2.0, 4), ("4", 8), (None, 1), (True, 4), (4, True)])
 def test_impossible_counts_are_refused(counts):
     for make in (*WITHOUT_CHUNKS, lambda p, m: interleaved(p, m, 2)):
         with pytest.raises(ValueError, match="stages|micro_batches"):
