@@ -9,12 +9,13 @@ from labkit import live, server_link
 if live.in_notebook():
     server_link.start_early()  # it imports torch at the same time as this kernel does
 
-from labkit import notebook, schedule
+from labkit import hardware, notebook, schedule
 from labkit.devices import machine
 from labkit.errors import RankError, Stopped
 from labkit.exercises import check
 from labkit.expected import expected_failure
 from labkit.guesses import guess
+from labkit.hardware import RTX4090_SERVER
 from labkit.holdings import holdings
 from labkit.jobs import Job, job, small_job
 from labkit.launcher import Run, launch
@@ -25,6 +26,7 @@ from labkit.timeline import Span, Timeline
 from labkit.training import train
 
 __all__ = [
+    "RTX4090_SERVER",
     "Job",
     "Rank",
     "RankError",
@@ -35,6 +37,7 @@ __all__ = [
     "check",
     "expected_failure",
     "guess",
+    "hardware",
     "holdings",
     "job",
     "launch",

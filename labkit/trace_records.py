@@ -24,7 +24,8 @@ class Kernel:
 class Collective:
     """A call that all ranks of `group` make; the calls with the same `key` on its ranks belong together.
 
-    An asynchronous one runs beside the kernels after it, until a `Wait` names its `id`.
+    An asynchronous one runs beside the kernels after it, until a `Wait` names its `id`. It begins when the device has done
+    what stands before it in the code; with `after` (ids) when these are done, whatever the device does: a stream of its own.
     """
 
     operation: str
@@ -33,6 +34,7 @@ class Collective:
     key: tuple
     id: int
     asynchronous: bool = False
+    after: tuple | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,7 @@ class Message:
     id: int
     tag: int = 0
     asynchronous: bool = False
+    after: tuple | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +58,7 @@ class Copy:
     payload_bytes: int
     id: int
     asynchronous: bool = False
+    after: tuple | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +69,7 @@ class HostWork:
     moved_bytes: int
     id: int
     asynchronous: bool = False
+    after: tuple | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,132 @@
+"""A trace made ready for one machine: runs of kernels become one step each, and transfers are known by what they join.
+
+Host and device form a max-plus system: a run of kernels that starts with the host at h and the device at d ends with the
+host at h + host_s and the device at max(d + device_s, h + lag_s), however many kernels there are.
+"""
+
+from dataclasses import dataclass
+
+from labkit.timeline import KINDS
+from labkit.trace_records import Collective, Copy, HostWork, Kernel, Mark, Message, Wait
+
+TRANSFERS = (Collective, Message, Copy, HostWork)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Kernels of one phase in a row; times in seconds, `first_s` from its begin to the first kernel's launch."""
+
+    phase: str
+    first_s: float
+    host_s: float
+    device_s: float
+    lag_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Issue:
+    """A transfer handed to its stream; the device waits for it if `blocks_device`, the host too if `blocks_host`."""
+
+    entry: object
+    host_s: float
+    blocks_device: bool
+    blocks_host: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """`steps` in the device's order: Run, Issue, Wait, Mark.
+
+    `own[n]` holds the transfers with a stream of their own that the host issues after its n-th stop (the 0th is the
+    start), as (seconds after it, entry); only where the host runs ahead.
+    """
+
+    steps: tuple
+    own: tuple
+
+
+class Compiler:
+    """Makes Programs for one machine; equal kernels, and traces that share their entries, are looked at once."""
+
+    def __init__(self, machine):
+        self._kernel_s, self._seconds, self._programs = machine.kernel_s, {}, {}
+        self._ahead, self._launch_s = machine.card.asynchronous, machine.card.launch_s
+
+    def program(self, trace):
+        """The Program of a Trace; a ValueError that names an entry which makes no sense."""
+        known = self._programs.get(id(trace.entries))
+        if known is None:
+            known = self._programs[id(trace.entries)] = self._compile(trace)
+        return known
+
+    def _compile(self, trace):
+        steps, own, kernels, host_s, issued = [], [[]], [], 0.0, set()
+        for entry in trace.entries:
+            kind = type(entry)
+            if kind is Kernel:
+                if kernels and kernels[-1].phase != entry.phase:
+                    steps.append(self._run(kernels))
+                    host_s, kernels = host_s + steps[-1].host_s, []
+                kernels.append(entry)
+                continue
+            if kernels:
+                steps.append(self._run(kernels))
+                host_s, kernels = host_s + steps[-1].host_s, []
+            if kind in TRANSFERS:
+                _check_issue(entry, issued, trace.rank)
+                issue = self._issue(entry)
+                host_s += issue.host_s
+                if self._ahead and entry.after is not None and entry.asynchronous:
+                    own[-1].append((host_s, entry))
+                    steps.append(Run("forward", 0.0, issue.host_s, 0.0, 0.0))
+                    continue
+                if issue.blocks_host:
+                    own.append([])
+                    host_s = 0.0
+                entry = issue
+            elif kind is Wait:
+                _check_ids(entry.ids, issued, trace.rank)
+            elif kind is not Mark:
+                raise ValueError(f"rank {trace.rank}'s trace holds {entry!r}; entries are records of labkit.trace_records")
+            steps.append(entry)
+        if kernels:
+            steps.append(self._run(kernels))
+        return Program(tuple(steps), tuple(map(tuple, own)))
+
+    def _run(self, kernels):
+        phase, launch_s = kernels[0].phase, self._launch_s
+        if phase not in KINDS:
+            raise ValueError(f"kernel {kernels[0].name!r} has phase {phase!r}; use one of {', '.join(KINDS)}")
+        host_s = device_s = lag_s = 0.0
+        for kernel in kernels:
+            seconds, count = self._seconds.get(kernel), kernel.count
+            if seconds is None:
+                seconds = self._seconds[kernel] = self._kernel_s(kernel)
+            lag_s = max(lag_s + count * seconds, host_s + max(launch_s + count * seconds, count * launch_s + seconds))
+            device_s += count * seconds
+            host_s += count * launch_s
+        if self._ahead:
+            return Run(phase, launch_s, host_s, device_s, lag_s)
+        return Run(phase, 0.0, 0.0, device_s + host_s, 0.0)  # host and device are one
+
+    def _issue(self, entry):
+        waits = not entry.asynchronous
+        on_host = waits and isinstance(entry, Copy | HostWork)
+        return Issue(entry, self._launch_s if self._ahead else 0.0, waits, on_host)
+
+
+def _check_issue(entry, issued, rank):
+    if isinstance(entry, Collective) and rank not in entry.group:
+        raise ValueError(f"rank {rank} calls {entry.operation} of ranks {entry.group}, to which it does not belong")
+    if isinstance(entry, Message) and (entry.operation not in ("send", "recv") or entry.peer == rank):
+        raise ValueError(f"rank {rank} has a message {entry.operation!r} with rank {entry.peer}; send or recv go to another rank")
+    if entry.id in issued:
+        raise ValueError(f"rank {rank} uses id {entry.id!r} twice; give each transfer its own")
+    _check_ids(entry.after or (), issued, rank)
+    issued.add(entry.id)
+
+
+def _check_ids(ids, issued, rank):
+    unknown = [one for one in ids if one not in issued]
+    if unknown:
+        raise ValueError(f"rank {rank} waits for id {unknown[0]!r}, which nothing before has; give the id of a transfer")
