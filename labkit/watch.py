@@ -45,9 +45,17 @@ class Watch:
         if self.recorder.on_cuda:
             self.on_device.append((work, operation))
         if asynchronous and operation not in ("send", "recv"):
-            # Only the future tells when an asynchronous collective really ended; point-to-point has none.
+            self._follow(work, operation)
+
+    def _follow(self, work, operation):
+        """Closes the span of an asynchronous collective when it really ends, which only its future tells.
+
+        Gloo's reduce_scatter has none, as point-to-point has none: their spans close when they are waited for.
+        """
+        with contextlib.suppress(RuntimeError):
+            future = work.get_future()
             self._show(id(work), operation)
-            work.get_future().add_done_callback(lambda _: self.done(work))
+            future.add_done_callback(lambda _: self.done(work))
 
     def done(self, work):
         entry = self.open.pop(id(work), None)

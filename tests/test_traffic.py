@@ -35,6 +35,7 @@ def every_call(rank):
     dist.all_gather([torch.empty(4) for _ in range(rank.world_size)], four)
     dist.all_gather_single(eight, four)
     dist.reduce_scatter_single(four, eight)
+    dist.reduce_scatter_single(four, eight, async_op=True).wait()  # gloo gives it no future
     dist.all_to_all_single(torch.empty(8), eight)
     dist.barrier()
     rank.barrier()
@@ -50,7 +51,7 @@ def test_calls_and_payload_are_counted_exactly():
     assert first["all_reduce"] == Traffic(2, 32, 32.0)
     assert first["broadcast"] == Traffic(1, 16, 8.0)
     assert first["all_gather"] == Traffic(2, 64, 32.0)
-    assert first["reduce_scatter"] == Traffic(1, 32, 16.0)
+    assert first["reduce_scatter"] == Traffic(2, 64, 32.0)
     assert first["all_to_all"] == Traffic(1, 32, 16.0)
     assert first["barrier"] == Traffic(1, 0, 0.0)
     assert first["send"] == Traffic(1, 32, 32.0) and "recv" not in first
