@@ -29,7 +29,7 @@ class Engine:
             self._advance(actor)
         while self._events:
             now_s, _, action, what, version = heapq.heappop(self._events)
-            if action is not self._ended or what.version == version:
+            if version is None or what.version == version:  # a flow's end may have moved since
                 action(what, now_s)
         if self._joints or not all(actor.finished for actor in self.actors.values()):
             raise report(self.actors.values(), self._joints.values())
@@ -102,19 +102,29 @@ class Engine:
     def _submit(self, actor, entry, ready_s):
         queue = actor.queue(_stream(entry) if entry.after is None else None)
         task = actor.tasks[entry.id] = Task(actor.rank, entry, queue, ready_s, actor.labels)
+        task.dependents = actor.awaited.pop(entry.id, [])
+        for one in task.dependents:
+            one.waits.append(task)
         for one in entry.after or ():
-            earlier = actor.tasks[one]
-            if earlier.done_s is None:
-                task.missing += 1
-                task.waits.append(earlier)
-                earlier.dependents.append(task)
-            else:
-                task.ready_s = max(task.ready_s, earlier.done_s)
+            self._depend(actor, task, one)
         self._join(task)
         if queue is not None:
             queue.append(task)
         self._try_arrive(task, 0.0)
         return task
+
+    def _depend(self, actor, task, other):
+        """`task` begins after the task with id `other`, which the device may not have issued yet."""
+        earlier = actor.tasks.get(other)
+        if earlier is not None and earlier.done_s is not None:
+            task.ready_s = max(task.ready_s, earlier.done_s)
+            return
+        task.missing += 1
+        if earlier is None:
+            actor.awaited.setdefault(other, []).append(task)
+        else:
+            task.waits.append(earlier)
+            earlier.dependents.append(task)
 
     def _join(self, task):
         key, needed = self._joint_key(task)

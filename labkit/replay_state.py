@@ -33,6 +33,7 @@ class Actor:
         self.lost_s = 0.0  # what transfers in flight may still take from kernels
         self.stops = 0  # how often the host stopped
         self.tasks, self.queues, self.waits_for, self.stops_host = {}, {}, (), False
+        self.awaited = {}  # id of a transfer that is yet to come: the tasks that depend on it
         self.labels, self.marks = {}, []
         self.rows, self.transfers = [], []  # what the device did, what was in flight
 
