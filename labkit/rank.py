@@ -7,57 +7,11 @@ import numpy
 import torch
 import torch.distributed as dist
 
+from labkit.recorder import family
+from labkit.storages import refuse_unknown_kind
 from labkit.timeline import KINDS
-from labkit.traffic import Counter
 
-MAX_SPANS = 200_000
 RECORD_FIELDS = ("rank", "step", "time_s")
-
-
-class Recorder:
-    """Time stamps, spans and traffic of one rank, kept in its own memory until the run ends."""
-
-    def __init__(self, rank, device):
-        self.rank, self.on_cuda = rank, device.type == "cuda"
-        self.counter, self.spans, self.dropped = Counter(), [], 0
-        self.step = None
-        if self.on_cuda:
-            torch.cuda.synchronize(device)
-            self._anchor = self.stamp()
-        self._anchor_s = time.perf_counter()
-
-    def stamp(self):
-        """Returns a time: seconds on the CPU's clock, or a CUDA event in the current stream."""
-        if not self.on_cuda:
-            return time.perf_counter()
-        event = torch.cuda.Event(enable_timing=True)
-        event.record()
-        return event
-
-    def add(self, stream, kind, name, start, end, labels):
-        if len(self.spans) >= MAX_SPANS:
-            self.dropped += 1
-            return
-        if self.step is not None:
-            labels = {"step": self.step, **labels}
-        self.spans.append((stream, kind, name, start, end, labels))
-
-    def clear(self):
-        """Forgets what was sent and timed until now: set-up is not part of the steps."""
-        self.counter.clear()
-        self.spans.clear()
-
-    def rows(self):
-        """Returns all spans as (rank, stream, kind, name, start_s, end_s, labels), on the host's clock."""
-        if self.on_cuda:
-            torch.cuda.synchronize()
-        return [
-            (self.rank, stream, kind, name, self._seconds(start), self._seconds(end), labels)
-            for stream, kind, name, start, end, labels in self.spans
-        ]
-
-    def _seconds(self, stamp):
-        return stamp if not self.on_cuda else self._anchor_s + self._anchor.elapsed_time(stamp) / 1e3
 
 
 class Rank:
@@ -76,6 +30,7 @@ class Rank:
         self._record, self._pending = {}, []
         self._sent_at = self._first_step_at = None
         self._untimed_s, self._steps_done = 0.0, 0
+        self._account = None
 
     def __repr__(self):
         return f"Rank({self.rank} of {self.world_size} on {self.device})"
@@ -119,11 +74,21 @@ class Rank:
         if kind not in KINDS:
             raise ValueError(f"{kind!r} is not a kind of span; use one of {', '.join(KINDS)}")
         stream = "communicate" if kind == "communicate" else "compute"
+        self._recorder.own.add(family(kind))
         start = self._recorder.stamp()
         try:
-            yield
+            with self._account.span(kind) if self._account else contextlib.nullcontext():
+                yield
         finally:
             self._recorder.add(stream, kind, name or kind, start, self._recorder.stamp(), labels)
+
+    def memory(self, kind):
+        """Says what is made by hand in the context that it returns: weights, gradients, optimizer state, activations, other.
+
+        It counts where `Run.memory` and `holdings` are asked for, and costs nothing elsewhere. ValueError: an unknown kind.
+        """
+        refuse_unknown_kind(kind)
+        return self._account.memory(kind) if self._account else contextlib.nullcontext()
 
     def barrier(self):
         """Blocks until every rank is here. Not counted as traffic and not part of a step's time."""

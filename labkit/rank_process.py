@@ -139,7 +139,8 @@ def set_up(plan, rank, channel):
     import torch.distributed as dist
 
     from labkit import groups
-    from labkit.rank import Rank, Recorder, control_group
+    from labkit.rank import Rank, control_group
+    from labkit.recorder import Recorder
     from labkit.status import Status
     from labkit.watch import Watch
 

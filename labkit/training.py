@@ -8,6 +8,7 @@ from labkit import jobs
 from labkit.devices import default_world_size, place
 from labkit.launcher import run_ranks
 from labkit.live import in_notebook, write
+from labkit.module_spans import timed
 from labkit.views import View
 
 LINE_EVERY_S = 2.0
@@ -50,13 +51,14 @@ def strategy_name(strategy):
 
 def train_rank(rank, strategy, job, steps):
     """What each rank of `train` does."""
-    step = build(strategy, rank, job)
-    rank._recorder.clear()
-    for _, (tokens, targets) in zip(rank.steps(steps), job.batches(steps), strict=True):
-        loss = step(tokens.to(rank.device), targets.to(rank.device))
-        rank.log(tokens=job.tokens_per_step)
-        if loss is not None:
-            rank.log(loss=loss)
+    with timed(job, rank._recorder) as timed_job:
+        step = build(strategy, rank, timed_job)
+        rank._recorder.clear()
+        for _, (tokens, targets) in zip(rank.steps(steps), job.batches(steps), strict=True):
+            loss = step(tokens.to(rank.device), targets.to(rank.device))
+            rank.log(tokens=job.tokens_per_step)
+            if loss is not None:
+                rank.log(loss=loss)
 
 
 def build(strategy, rank, job):
