@@ -3,11 +3,12 @@
 import heapq
 from itertools import count
 
-from labkit.deadlock import check_agreement, name_of, payload_of, report
+from labkit.deadlock import name_of, report
 from labkit.fluid import Fluid
+from labkit.joints import Joints, stream_of
 from labkit.replay_program import Compiler, Issue, Run
-from labkit.replay_state import Actor, Joint, Task
-from labkit.trace_records import Collective, Copy, HostWork, Mark, Message
+from labkit.replay_state import Actor, Task
+from labkit.trace_records import HostWork, Mark
 
 
 class Engine:
@@ -15,10 +16,10 @@ class Engine:
 
     def __init__(self, traces, machine, *, record=True):
         compiler = Compiler(machine)
-        self.machine, self.record = machine, record
+        self.record = record
         self.actors = {trace.rank: Actor(trace.rank, compiler.program(trace)) for trace in traces}
         self._events, self._numbers, self._fluid = [], count(), Fluid()
-        self._joints, self._calls, self._known = {}, {}, {}
+        self._joints = Joints(machine)
         self._overlap_cost = machine.card.overlap_cost
         self.end_s = 0.0
 
@@ -31,8 +32,8 @@ class Engine:
             now_s, _, action, what, version = heapq.heappop(self._events)
             if version is None or what.version == version:  # a flow's end may have moved since
                 action(what, now_s)
-        if self._joints or not all(actor.finished for actor in self.actors.values()):
-            raise report(self.actors.values(), self._joints.values())
+        if self._joints.open or not all(actor.finished for actor in self.actors.values()):
+            raise report(self.actors.values(), self._joints.open.values())
         self.end_s = max([self.end_s, *(max(actor.device_s, actor.host_s) for actor in self.actors.values())])
 
     def _at(self, time_s, action, what, version=None):
@@ -67,7 +68,7 @@ class Engine:
         task = self._submit(actor, entry, max(actor.device_s, actor.host_s))
         if not step.blocks_device:
             if self._overlap_cost and not isinstance(entry, HostWork):
-                actor.lost_s += self._overlap_cost * self._transfer([task]).busy_s
+                actor.lost_s += self._overlap_cost * self._joints.transfer([task]).busy_s
             return False
         actor.stops_host = step.blocks_host
         return self._wait(actor, (entry.id,))
@@ -100,14 +101,14 @@ class Engine:
         actor.rows.append((mark.kind, mark.name or mark.kind, start_s, now_s, {**before, **begun.labels, "mark": True}))
 
     def _submit(self, actor, entry, ready_s):
-        queue = actor.queue(_stream(entry) if entry.after is None else None)
+        queue = actor.queue(stream_of(entry))
         task = actor.tasks[entry.id] = Task(actor.rank, entry, queue, ready_s, actor.labels)
         task.dependents = actor.awaited.pop(entry.id, [])
         for one in task.dependents:
             one.waits.append(task)
         for one in entry.after or ():
             self._depend(actor, task, one)
-        self._join(task)
+        task.joint = self._joints.join(task)
         if queue is not None:
             queue.append(task)
         self._try_arrive(task, 0.0)
@@ -126,30 +127,6 @@ class Engine:
             task.waits.append(earlier)
             earlier.dependents.append(task)
 
-    def _join(self, task):
-        key, needed = self._joint_key(task)
-        joint = self._joints.get(key)
-        if joint is None:
-            joint = self._joints[key] = Joint(key, needed)
-        joint.tasks.append(task)
-        task.joint = joint
-        check_agreement(joint.tasks)
-
-    def _joint_key(self, task):
-        entry, rank = task.entry, task.rank
-        if isinstance(entry, Collective):
-            base = (Collective, tuple(sorted(entry.group)), entry.key)
-            return (*base, self._call(rank, base)), len(entry.group)
-        if isinstance(entry, Message):
-            ends = (rank, entry.peer) if entry.operation == "send" else (entry.peer, rank)
-            base = (Message, *ends, entry.tag)
-            return (*base, self._call(rank, base)), 2
-        return (type(entry), rank, entry.id), 1
-
-    def _call(self, rank, base):
-        number = self._calls[rank, base] = self._calls.get((rank, base), -1) + 1
-        return number
-
     def _try_arrive(self, task, now_s):
         if not task.arrives and not task.missing and (task.queue is None or task.queue[0] is task):
             task.arrives = True
@@ -159,7 +136,7 @@ class Engine:
         joint = task.joint
         joint.arrived += 1
         if joint.arrived == joint.needed:
-            joint.start_s, joint.transfer = now_s, self._transfer(joint.tasks)
+            joint.start_s, joint.transfer = now_s, self._joints.transfer(joint.tasks)
             self._at(now_s + joint.transfer.latency_s, self._begun, joint)
 
     def _begun(self, joint, now_s):
@@ -178,7 +155,7 @@ class Engine:
         self._done(flow.item, now_s)
 
     def _done(self, joint, now_s):
-        del self._joints[joint.key]
+        self._joints.done(joint)
         self.end_s = max(self.end_s, now_s)
         for task in joint.tasks:
             task.done_s = now_s
@@ -206,29 +183,3 @@ class Engine:
                 actor.stops += 1
                 self._issue_own(actor)
             self._advance(actor)
-
-    def _transfer(self, tasks):
-        """The Transfer of the tasks of one joint; the largest payload counts where ranks have uneven ones."""
-        entry, rank = tasks[0].entry, tasks[0].rank
-        machine, nbytes = self.machine, max(payload_of(task.entry) for task in tasks)
-        if isinstance(entry, Collective):
-            ask = machine.collective, entry.operation, tuple(entry.group), nbytes
-        elif isinstance(entry, Message):
-            ends = (rank, entry.peer) if entry.operation == "send" else (entry.peer, rank)
-            ask = machine.message, *ends, nbytes
-        elif isinstance(entry, Copy):
-            ask = machine.copy, rank, entry.direction, nbytes
-        else:
-            ask = machine.host_work, rank, nbytes
-        if ask not in self._known:
-            self._known[ask] = ask[0](*ask[1:])
-        return self._known[ask]
-
-
-def _stream(entry):
-    """The stream of a device on which an entry waits its turn; messages have none, so that they may overtake."""
-    if isinstance(entry, Collective):
-        return Collective, tuple(sorted(entry.group))
-    if isinstance(entry, Copy):
-        return Copy, entry.direction
-    return HostWork if isinstance(entry, HostWork) else None

@@ -1,4 +1,4 @@
-"""What the replay knows of each rank and of each transfer while it runs."""
+"""What the replay knows of each rank and of its part in each transfer."""
 
 from collections import deque
 
@@ -12,16 +12,6 @@ class Task:
         self.rank, self.entry, self.queue, self.ready_s, self.labels = rank, entry, queue, ready_s, labels
         self.joint, self.missing, self.arrives, self.done_s = None, 0, False, None
         self.waits, self.dependents = [], []  # tasks of the same rank
-
-
-class Joint:
-    """A transfer with all its tasks: it starts when the last of the `needed` has arrived."""
-
-    __slots__ = ("key", "needed", "tasks", "arrived", "transfer", "start_s")
-
-    def __init__(self, key, needed):
-        self.key, self.needed, self.tasks, self.arrived = key, needed, [], 0
-        self.transfer = self.start_s = None
 
 
 class Actor:

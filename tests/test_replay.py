@@ -238,7 +238,7 @@ def test_an_asynchronous_call_that_nobody_meets_is_named():
 def test_calls_that_do_not_agree_are_named(other):
     with pytest.raises(Deadlock, match=r"rank 0 calls all_reduce \(8 bytes on ranks 0, 1\) where rank 1 calls"):
         step_s(plain_server(), [all_reduce(8, 2)], [other])
-    with pytest.raises(Deadlock, match=r"rank 0 calls send to rank 1 \(8 bytes\) where rank 1 calls recv from rank 0 \(4 bytes\)"):
+    with pytest.raises(Deadlock, match=r"rank 0 calls send to rank 1 \(8 bytes\) where rank 1 calls recv from rank 0"):
         step_s(plain_server(), [send(1, 8)], [recv(0, 4)])
 
 
