@@ -8,13 +8,13 @@ from labkit.jobs import Job
 
 
 class ObservedJob(Job):
-    """The same job; `.notes` collects what is made from it on this rank."""
+    """The same job; `.notes` is told what is made from it on this rank, by `see_model` and `see_optimizer`."""
 
     @classmethod
-    def of(cls, job):
+    def of(cls, job, *, notes=None):
         fields = {entry.name: getattr(job, entry.name) for entry in dataclasses.fields(job)}
         observed = cls(**fields)
-        object.__setattr__(observed, "notes", Notes())
+        object.__setattr__(observed, "notes", Notes() if notes is None else notes)
         return observed
 
     def replace(self, **changes):
@@ -25,16 +25,13 @@ class ObservedJob(Job):
     def model(self, *, embed=True, blocks=None, head=True):
         blocks = None if blocks is None else tuple(blocks)
         model = super().model(embed=embed, blocks=blocks, head=head)
-        self.notes.made.append(model)
-        if embed and head and (blocks is None or len(blocks) == self.blocks):
-            self.notes.whole.append((model, {name: tuple(p.shape) for name, p in model.named_parameters()}))
+        self.notes.see_model(model, is_whole=embed and head and (blocks is None or len(blocks) == self.blocks))
         return model
 
     def optimizer(self, parameters):
+        parameters = [entry[1] if isinstance(entry, tuple) else entry for entry in parameters]
         optimizer = super().optimizer(parameters)
-        self.notes.optimizers.append(optimizer)
-        if hasattr(optimizer, "register_step_pre_hook"):
-            optimizer.register_step_pre_hook(lambda *_: self.notes.before_update())
+        self.notes.see_optimizer(optimizer, parameters)
         return optimizer
 
 
@@ -42,8 +39,19 @@ class Notes:
     """What a rank made of the job, and what the models that it holds whole were before each update."""
 
     def __init__(self):
-        self.made, self.optimizers = [], []
+        self.made, self.optimizers, self.updated = [], [], set()
         self.whole, self.initial, self.gradients = [], None, []
+
+    def see_model(self, model, is_whole):
+        self.made.append(model)
+        if is_whole:
+            self.whole.append((model, {name: tuple(p.shape) for name, p in model.named_parameters()}))
+
+    def see_optimizer(self, optimizer, parameters):
+        self.optimizers.append(optimizer)
+        self.updated.update(map(id, parameters))
+        if hasattr(optimizer, "register_step_pre_hook"):
+            optimizer.register_step_pre_hook(lambda *_: self.before_update())
 
     def before_update(self):
         """Notes the gradients, and before the first update the values, of the whole model if there is one."""
@@ -52,7 +60,8 @@ class Notes:
             return
         if self.initial is None:
             self.initial = _copies(parameters)
-        self.gradients.append(_copies({n: p.grad for n, p in parameters.items() if p.grad is not None}))
+        if any(id(parameter) in self.updated for parameter in parameters.values()):  # else shards of them are
+            self.gradients.append(_copies({n: p.grad for n, p in parameters.items() if p.grad is not None}))
 
     def final(self):
         """Returns the whole model's values, or None where this rank holds none or did not train it."""
