@@ -22,6 +22,7 @@ class Card(Constants):
     usable_bytes        of `memory_bytes`, what is left for tensors once driver and context have theirs
     matmul_efficiency   share of the peak that large matrix products reach; smaller ones lose what their tiles leave idle
     inner_half          length of the inner dimension at which a product reaches half of its rate; 0: any length does
+    slower_operations   {operation: bytes per second} of operations known to be slower than memory, by torch's names
     matmul_curve        ((FLOPs of a product, share of the large ones' rate), …), measured; replaces tiles where given
     sms                 multiprocessors, over which the tiles are dealt; 0: no tiles
     launch_s            time of the host per kernel, framework included
@@ -40,6 +41,7 @@ class Card(Constants):
     attention_backward_efficiency: float = 0.55
     inner_half: float = 0.0
     matmul_curve: tuple = ()
+    slower_operations: dict = field(default_factory=dict, hash=False)
     sms: int = 0
     launch_s: float = 0.0
     floor_s: float = 0.0
@@ -67,7 +69,8 @@ class Card(Constants):
 
     def kernel_s(self, kernel):
         """Seconds that one of a Kernel's equal kernels occupies the card: the longer of arithmetic and memory traffic."""
-        memory_s = kernel.moved_bytes / (self.bytes_per_s * self.memory_efficiency)
+        rate = self.slower_operations.get(kernel.name)
+        memory_s = kernel.moved_bytes / (rate or self.bytes_per_s * self.memory_efficiency)
         return max(self.floor_s, memory_s, self._arithmetic_s(kernel))
 
     def matmul_share(self, batch, m, n, k):
@@ -83,10 +86,12 @@ class Card(Constants):
         if len(kernel.shape) == MATMUL_DIMS:
             share = self.matmul_share(*kernel.shape)
         elif len(kernel.shape) == ATTENTION_DIMS:
-            share = self.attention_efficiency if kernel.phase == "forward" else self.attention_backward_efficiency
+            backward = kernel.phase.startswith("backward")
+            share = self.attention_backward_efficiency if backward else self.attention_efficiency
         else:
             return kernel.flops / self.peak("float32")  # elementwise work: no tensor core
-        return kernel.flops / (self.peak(kernel.dtype) * share)
+        flops = kernel.flops / 2 if kernel.causal else kernel.flops
+        return flops / (self.peak(kernel.dtype) * share)
 
 
 def _tiles(batch, m, n, sms):

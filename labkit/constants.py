@@ -66,19 +66,26 @@ class Constants:
 
 def sources(part):
     """A table of a machine's constants as text: value, origin and source of each, parts inside last."""
-    rows = [(one.name, _told(getattr(part, one.name)), part.origins.get(one.name)) for one in fields(part)]
     lines = [part.name]
-    for name, value, source in rows:
-        if name in ("name", "origins", *part.parts()):
+    for one in fields(part):
+        if one.name in ("name", "origins", *part.parts()):
             continue
+        source = part.origins.get(one.name)
         origin, text = (source.origin, source.text) if source else ("default", "a choice of this model")
-        lines.append(f"  {name:<30} {value:<18} {origin:<10} {text}")
+        lines += [f"  {name:<34} {value:>12}  {origin:<10} {text}" for name, value in _rows(one.name, getattr(part, one.name))]
     return "\n\n".join(["\n".join(lines), *(sources(one) for one in part.parts().values())])
 
 
-def _told(value):
+def _rows(name, value):
+    """(name, text) of a constant, one for each entry of a table."""
     if isinstance(value, dict):
-        return f"{len(value)} dtypes"
+        return [(f"{name} {key}", _told(rate)) for key, rate in value.items()]
+    if isinstance(value, tuple):
+        return [(f"{name} {key:.3g}", _told(share)) for key, share in value]
+    return [(name, _told(value))]
+
+
+def _told(value):
     if isinstance(value, float):
         return f"{value:.4g}"
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)

@@ -57,8 +57,9 @@ def collective(machine, operation, group, payload_bytes):
     cards = Counter(machine.server_of(rank) for rank in group)
     most, crossing = max(cards.values()), len(cards) > 1
     uses = {}
+    rate = machine.slower_collectives.get(operation, machine.link_bytes_per_s)
     for rank in group:
-        uses["out", rank] = uses["in", rank] = link_bytes / machine.link_bytes_per_s
+        uses["out", rank] = uses["in", rank] = link_bytes / rate
     for server, count in cards.items():
         away = payload_bytes * _network_share(operation, share, len(group), len(cards), count) if crossing else 0.0
         if machine.staged:  # what leaves or enters the server is written and read once more

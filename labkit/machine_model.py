@@ -1,6 +1,6 @@
 """A server and a cluster as constants: which links cards have, what the host carries, and what the network adds."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
 
 from labkit import links
@@ -52,6 +52,7 @@ class Server(Constants, Machine):
     host_bytes_per_s       the host's memory traffic, all cards together: a staged byte counts twice (written, read), a
                            copied byte once
     processor_bytes_per_s  host memory that the processors of one rank move
+    slower_collectives     {operation: bytes per second} of collectives known to be slower than the links
     base_s, hop_s          time of any collective or message, and of each of its steps
     copy_s                 time of any copy
     """
@@ -66,6 +67,7 @@ class Server(Constants, Machine):
     copy_bytes_per_s: float
     host_bytes_per_s: float = inf
     processor_bytes_per_s: float = 20e9
+    slower_collectives: dict = field(default_factory=dict, hash=False)
     base_s: float = 0.0
     hop_s: float = 0.0
     copy_s: float = 0.0
