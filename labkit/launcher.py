@@ -12,6 +12,7 @@ from labkit.devices import default_world_size, place
 from labkit.errors import RankError, Stopped
 from labkit.interrupts import Interrupts
 from labkit.live import Prints
+from labkit.memory import Memory, RankMemory
 from labkit.payload import pack_function
 from labkit.server_link import ServerGone
 from labkit.session import Session
@@ -27,7 +28,7 @@ class Run:
     .records    dicts {"rank", "step", "time_s", …} of all that was logged
     .timeline   Timeline of the ranks' own time stamps
     .traffic    per rank {operation: Traffic}
-    .memory     per rank the peak in bytes (CUDA: the allocator's; CPU: the process's resident set)
+    .memory     Memory: per rank the peak by kind; of a training it is taken when first asked for, in a run of its own
     .log        every line that the ranks printed, as text
     .placement  devices and cores that the ranks used
     """
@@ -36,11 +37,18 @@ class Run:
         self.placement, self._log = placement, zlib.compress(b"")
         self.world_size = len(placement.devices)
         self.results, self.records = (), ()
-        self.timeline, self.traffic, self.memory = Timeline([]), TrafficTable(), ()
+        self.timeline, self.traffic = Timeline([]), TrafficTable()
+        self._memory, self._take_account = Memory.of(()), None
 
     def __repr__(self):
         steps = len({record["step"] for record in self.records})
         return f"Run of {self.world_size} rank{'s' * (self.world_size > 1)}" + (f", {steps} steps" if steps else "")
+
+    @property
+    def memory(self):
+        if self._take_account:
+            self._memory, self._take_account = self._take_account(), None
+        return self._memory
 
     @property
     def log(self):
@@ -55,7 +63,10 @@ class Run:
         self.records = tuple(sorted(session.records, key=lambda record: (record["step"], record["rank"])))
         self.timeline = Timeline([Span(*row) for one in observed for row in one.get("spans", ())])
         self.traffic = TrafficTable(one.get("traffic", {}) for one in observed)
-        self.memory = tuple(one.get("peak_bytes") for one in observed)
+        peaks = [one.get("peak_bytes", 0) for one in observed]
+        on_cuda = self.placement.device_type == "cuda"
+        rows = (RankMemory(rank, peak, peak, on_cuda=on_cuda) for rank, peak in enumerate(peaks))
+        self._memory = Memory.of(rows, badge=self.placement.badge)
         dropped = sum(one.get("dropped", 0) for one in observed)
         if dropped:
             warnings.warn(f"the timeline lacks the last {dropped:,} spans; time fewer steps to see them all", stacklevel=4)

@@ -37,7 +37,7 @@ def preload():
     import torch.utils.data  # noqa: F401
 
     import labkit  # noqa: F401
-    from labkit import groups, oracle, payload, race, rank, training  # noqa: F401
+    from labkit import groups, memory_run, oracle, payload, race, rank, training  # noqa: F401
 
     torch.set_num_threads(1)
 

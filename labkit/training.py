@@ -1,6 +1,7 @@
 """train: a strategy on all ranks, seen live."""
 
 import time
+from functools import partial
 
 import torch
 
@@ -30,7 +31,15 @@ def train(strategy, *, world_size=None, steps=50, job=None, device=None, live=Tr
     job = job or jobs.job(device=placement.device_type)
     name = strategy_name(strategy)
     view = TrainingView(name, placement, job, steps) if live else None
-    return run_ranks(train_rank, (strategy, job, steps), {}, world_size=world_size, device=device, live=live, view=view)
+    run = run_ranks(train_rank, (strategy, job, steps), {}, world_size=world_size, device=device, live=live, view=view)
+    run._take_account = partial(_account, strategy, world_size=world_size, job=job, device=device)
+    return run
+
+
+def _account(strategy, **request):
+    from labkit.memory_run import account
+
+    return account(strategy, **request)
 
 
 def refuse_wrong_request(strategy, job):

@@ -30,7 +30,6 @@ def test_the_timeline_holds_every_step_of_every_rank():
         spans = run.timeline.only(step=step).spans
         for kind in ("forward", "backward", "optimizer"):
             assert sorted(span.rank for span in spans if span.kind == kind) == [0, 1]
-    assert all(bytes_ > 0 for bytes_ in run.memory)
 
 
 @pytest.mark.parametrize("steps", [0, -1, 2.5, True])
