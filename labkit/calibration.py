@@ -119,8 +119,8 @@ def _unmeasured():
 
 
 def _measured():
-    names = "peak_flops_per_s bytes_per_s attention_efficiency attention_backward_efficiency launch_s memory_bytes slower_operations"
-    return dict.fromkeys([*names.split(), "matmul_curve", "memory_efficiency", "matmul_efficiency"], HERE)
+    rates = "peak_flops_per_s bytes_per_s attention_efficiency attention_backward_efficiency slower_operations".split()
+    return dict.fromkeys([*rates, "memory_bytes", "launch_s", "matmul_curve", "memory_efficiency", "matmul_efficiency"], HERE)
 
 
 def _joined(results):

@@ -30,6 +30,7 @@ class Replay:
     step_s: float
     world_size: int
     _actors: dict = field(hash=False)
+    _recorded: bool = True
 
     def __repr__(self):
         return f"Replay of {self.world_size} rank{'s' * (self.world_size > 1)}, {self.step_s:.4g} s"
@@ -54,14 +55,19 @@ class Replay:
 
     @cached_property
     def timeline(self):
-        return Timeline(tuple(span for actor in self._actors.values() for span in rank_spans(actor)))
+        return Timeline(tuple(span for rank in self._actors for span in rank_spans(self._recorded_actor(rank))))
+
+    def _recorded_actor(self, rank):
+        if not self._recorded:
+            raise ValueError("this replay kept only step_s and busy_s; replay with record=True for the rest")
+        return self._actors[rank]
 
     def _moving(self, rank):
-        transfers = self._actors[rank].transfers
+        transfers = self._recorded_actor(rank).transfers
         return merge((start_s, end_s) for entry, start_s, end_s, _ in transfers if not isinstance(entry, HostWork))
 
     def _computing(self, rank):
-        rows = self._actors[rank].rows
+        rows = self._recorded_actor(rank).rows
         return merge((start_s, end_s) for kind, _, start_s, end_s, labels in rows if kind != "wait" and "mark" not in labels)
 
 
@@ -79,7 +85,7 @@ def replay(traces, machine, *, record=True):
     machine.check_ranks(len(traces))
     engine = Engine(traces, machine, record=record)
     engine.run()
-    return Replay(engine.end_s, len(traces), engine.actors)
+    return Replay(engine.end_s, len(traces), engine.actors, record)
 
 
 def _checked(traces):

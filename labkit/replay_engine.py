@@ -93,10 +93,7 @@ class Engine:
             actor.marks.append((mark, now_s, actor.labels))
             actor.labels = actor.labels | mark.labels | {"": mark.kind}
             return
-        places = [n for n, (begun, _, _) in enumerate(actor.marks) if (begun.kind, begun.name) == (mark.kind, mark.name)]
-        if not places:
-            raise ValueError(f"rank {actor.rank} ends the span {mark.name or mark.kind!r}, which has not begun")
-        begun, start_s, before = actor.marks.pop(places[-1])
+        begun, start_s, before = actor.marks.pop()
         actor.labels = before
         actor.rows.append((mark.kind, mark.name or mark.kind, start_s, now_s, {**before, **begun.labels, "mark": True}))
 

@@ -60,7 +60,7 @@ class Compiler:
         return known
 
     def _compile(self, trace):
-        steps, own, kernels, host_s, issued = [], [[]], [], 0.0, set()
+        steps, own, kernels, host_s, issued, marks = [], [[]], [], 0.0, set(), []
         for entry in trace.entries:
             kind = type(entry)
             if kind is Kernel:
@@ -86,11 +86,15 @@ class Compiler:
                 entry = issue
             elif kind is Wait:
                 _check_ids(entry.ids, issued, trace.rank)
-            elif kind is not Mark:
+            elif kind is Mark:
+                _check_mark(entry, marks, trace.rank)
+            else:
                 raise ValueError(f"rank {trace.rank}'s trace holds {entry!r}; entries are records of labkit.trace_records")
             steps.append(entry)
         if kernels:
             steps.append(self._run(kernels))
+        if marks:
+            raise ValueError(f"rank {trace.rank} never ends its span {marks[-1].name or marks[-1].kind!r}")
         return Program(tuple(steps), tuple(map(tuple, own)))
 
     def _run(self, kernels):
@@ -124,6 +128,19 @@ def _check_issue(entry, issued, rank):
         raise ValueError(f"rank {rank} uses id {entry.id!r} twice; give each transfer its own")
     _check_ids(entry.after or (), issued, rank)
     issued.add(entry.id)
+
+
+def _check_mark(mark, open_marks, rank):
+    """Spans of the learner's own nest: each ends before the one around it."""
+    if mark.kind not in KINDS:
+        raise ValueError(f"rank {rank}'s span {mark.name!r} has kind {mark.kind!r}; use one of {', '.join(KINDS)}")
+    if mark.begins:
+        open_marks.append(mark)
+    elif open_marks and (open_marks[-1].kind, open_marks[-1].name) == (mark.kind, mark.name):
+        open_marks.pop()
+    else:
+        inner = f"inside which {open_marks[-1].name or open_marks[-1].kind!r} is open" if open_marks else "which has not begun"
+        raise ValueError(f"rank {rank} ends the span {mark.name or mark.kind!r}, {inner}")
 
 
 def _check_ids(ids, issued, rank):

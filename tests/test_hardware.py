@@ -143,7 +143,8 @@ def test_messages_and_groups_across_servers_use_the_network():
     everyone = machine.collective("all_to_all", (0, 1, 2, 3), 8)
     assert everyone.uses["network out", 0] == pytest.approx(2 * 4 / 0.5)  # two cards, half of each payload
     assert machine.collective("all_reduce", (2, 3), 8) == dataclasses.replace(
-        plain_server(2, hop_s=1.0).collective("all_reduce", (0, 1), 8), uses={("out", 2): 8, ("in", 2): 8, ("out", 3): 8, ("in", 3): 8}
+        plain_server(2, hop_s=1.0).collective("all_reduce", (0, 1), 8),
+        uses={("out", 2): 8, ("in", 2): 8, ("out", 3): 8, ("in", 3): 8},
     )
 
 

@@ -254,6 +254,9 @@ def test_calls_that_do_not_agree_are_named(other):
         ([Kernel("x", flops=8, dtype="int3", shape=(1, 2, 2, 2))], "int3"),
         ([Copy("sideways", 8, 1)], "sideways"),
         ([Mark("forward", "x", False)], "not begun"),
+        ([Mark("forward", "x", True)], "never ends its span 'x'"),
+        ([Mark("forward", "x", True), Mark("backward", "y", True), Mark("forward", "x", False)], "inside which 'y' is open"),
+        ([Mark("thought", "x", True)], "has kind 'thought'"),
         (["x"], "labkit.trace_records"),
     ],
 )
@@ -299,6 +302,8 @@ def test_the_same_traces_give_the_same_replay_and_recording_changes_nothing():
     one, other, bare = replay(given, machine), replay(given, machine), replay(given, machine, record=False)
     assert one.timeline == other.timeline and one.step_s == other.step_s == bare.step_s
     assert [one.busy_s(rank) for rank in range(4)] == [bare.busy_s(rank) for rank in range(4)]
+    with pytest.raises(ValueError, match="record=True"):
+        bare.communicate_s(0)
 
 
 @pytest.mark.parametrize("constant", ["peer_bytes_per_s", "staged_bytes_per_s", "host_bytes_per_s", "bytes_per_s"])
