@@ -60,42 +60,18 @@ class Compiler:
         return known
 
     def _compile(self, trace):
-        steps, own, kernels, host_s, issued, marks = [], [[]], [], 0.0, set(), []
+        reading = _Reading(trace.rank, self._run)
         for entry in trace.entries:
             kind = type(entry)
             if kind is Kernel:
-                if kernels and kernels[-1].phase != entry.phase:
-                    steps.append(self._run(kernels))
-                    host_s, kernels = host_s + steps[-1].host_s, []
-                kernels.append(entry)
-                continue
-            if kernels:
-                steps.append(self._run(kernels))
-                host_s, kernels = host_s + steps[-1].host_s, []
-            if kind in TRANSFERS:
-                _check_issue(entry, issued, trace.rank)
-                issue = self._issue(entry)
-                host_s += issue.host_s
-                if self._ahead and entry.after is not None and entry.asynchronous:
-                    own[-1].append((host_s, entry))
-                    steps.append(Run("forward", 0.0, issue.host_s, 0.0, 0.0))
-                    continue
-                if issue.blocks_host:
-                    own.append([])
-                    host_s = 0.0
-                entry = issue
-            elif kind is Wait:
-                _check_ids(entry.ids, issued, trace.rank)
-            elif kind is Mark:
-                _check_mark(entry, marks, trace.rank)
+                reading.kernel(entry)
+            elif kind in TRANSFERS:
+                reading.transfer(entry, self._launch_s if self._ahead else 0.0, self._ahead)
+            elif kind is Wait or kind is Mark:
+                reading.other(entry)
             else:
                 raise ValueError(f"rank {trace.rank}'s trace holds {entry!r}; entries are records of labkit.trace_records")
-            steps.append(entry)
-        if kernels:
-            steps.append(self._run(kernels))
-        if marks:
-            raise ValueError(f"rank {trace.rank} never ends its span {marks[-1].name or marks[-1].kind!r}")
-        return Program(tuple(steps), tuple(map(tuple, own)))
+        return reading.program()
 
     def _run(self, kernels):
         phase, launch_s = kernels[0].phase, self._launch_s
@@ -113,10 +89,54 @@ class Compiler:
             return Run(phase, launch_s, host_s, device_s, lag_s)
         return Run(phase, 0.0, 0.0, device_s + host_s, 0.0)  # host and device are one
 
-    def _issue(self, entry):
+
+class _Reading:
+    """What has been read of one trace: steps, kernels of the run that is open, ids and spans so far."""
+
+    def __init__(self, rank, run):
+        self._rank, self._run = rank, run
+        self._steps, self._own, self._kernels, self._host_s = [], [[]], [], 0.0
+        self._issued, self._marks = set(), []
+
+    def kernel(self, kernel):
+        if self._kernels and self._kernels[-1].phase != kernel.phase:
+            self._end_run()
+        self._kernels.append(kernel)
+
+    def transfer(self, entry, host_s, ahead):
+        self._end_run()
+        _check_issue(entry, self._issued, self._rank)
+        self._host_s += host_s
         waits = not entry.asynchronous
-        on_host = waits and isinstance(entry, Copy | HostWork)
-        return Issue(entry, self._launch_s if self._ahead else 0.0, waits, on_host)
+        if ahead and entry.after is not None and not waits:
+            self._own[-1].append((self._host_s, entry))
+            self._steps.append(Run("forward", 0.0, host_s, 0.0, 0.0))
+            return
+        stops_host = waits and isinstance(entry, Copy | HostWork)
+        if stops_host:
+            self._own.append([])
+            self._host_s = 0.0
+        self._steps.append(Issue(entry, host_s, waits, stops_host))
+
+    def other(self, entry):
+        self._end_run()
+        if type(entry) is Wait:
+            _check_ids(entry.ids, self._issued, self._rank)
+        else:
+            _check_mark(entry, self._marks, self._rank)
+        self._steps.append(entry)
+
+    def program(self):
+        self._end_run()
+        if self._marks:
+            raise ValueError(f"rank {self._rank} never ends its span {self._marks[-1].name or self._marks[-1].kind!r}")
+        return Program(tuple(self._steps), tuple(map(tuple, self._own)))
+
+    def _end_run(self):
+        if self._kernels:
+            self._steps.append(self._run(self._kernels))
+            self._host_s += self._steps[-1].host_s
+            self._kernels = []
 
 
 def _check_issue(entry, issued, rank):
