@@ -68,7 +68,7 @@ def _counted(method, operation, payload_at):
             work = getattr(self.plain, method)(*args, **kwargs)
         finally:
             watch.end()
-        watch.called(operation, payload, self.size(), work, start, asynchronous)
+        watch.called(operation, payload, self, args, work, start, asynchronous)
         return work
 
     return call
@@ -117,7 +117,7 @@ def watch_groups(watch):
             distributed_c10d.ProcessGroup = torch_group
 
     distributed_c10d._new_process_group_helper = make_counting_group
-    distributed_c10d.Work.wait = lambda work, *timeout: watch.wait(work, *timeout)
+    distributed_c10d.Work.wait = lambda work, *timeout: CountingGroup.watch.wait(work, *timeout)
 
 
 def accept_second_init(start_group, world_size):

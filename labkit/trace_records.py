@@ -8,7 +8,8 @@ class Kernel:
     """Work of one device: `count` equal kernels in a row, each with these FLOPs and bytes (read and written).
 
     `shape` is (batch, m, n, k) of a matrix product, (batch, heads, queries, keys, head width) of attention, () of anything
-    else; `dtype` is the one it is computed in; `phase` is forward, backward or optimizer.
+    else; `dtype` is the one it is computed in; `phase` is forward, backward or optimizer. The FLOPs of `causal` attention are
+    those of the whole square of queries and keys; the device does half of them.
     """
 
     name: str
@@ -18,6 +19,7 @@ class Kernel:
     shape: tuple = ()
     phase: str = "forward"
     count: int = 1
+    causal: bool = False
 
 
 @dataclass(frozen=True, slots=True)

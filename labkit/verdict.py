@@ -48,7 +48,7 @@ def judge(states, status, directory):
     if kind == "lost":
         return _lost(states, status, directory)
     if state.failure is not None:
-        return _reported(state)
+        return reported(state)
     if state.exit_code == -signal.SIGABRT and any(_MISMATCH.search(other.stderr_tail) for other in states):
         return _mismatch(state.rank, states, directory)
     frames = _frames_in_dump(state, directory)
@@ -117,7 +117,8 @@ def _sentence(rank, doing, frames):
     return f"rank {rank} {doing}" + (f", {place(*frames[-1][:2])}" if frames else "")
 
 
-def _reported(state):
+def reported(state):
+    """Returns (message, fields of the RankError) for a rank that has said itself what it raised."""
     failure = state.failure
     outermost = failure["chain"][0]
     listing = _listing(state.rank, learners_frames(outermost["frames"]))

@@ -36,9 +36,9 @@ class Watch:
         finally:
             self.end()
 
-    def called(self, operation, payload_bytes, group_size, work, start, asynchronous):
+    def called(self, operation, payload_bytes, group, arguments, work, start, asynchronous):
         """Notes a call that has been handed to the backend; its span closes when the Work is done."""
-        self.recorder.counter.count(operation, payload_bytes, group_size)
+        self.recorder.counter.count(operation, payload_bytes, group.size())
         if work is None:
             return
         self.open[id(work)] = (work, operation, payload_bytes, start, asynchronous)
