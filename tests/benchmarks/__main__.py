@@ -12,6 +12,7 @@ PARTS = {
     "data_parallel": "notebook 03",
     "pipeline": "notebooks 05 and 06",
     "memory": "what the kernel keeps",
+    "replay": "predicting large steps",
 }
 
 
