@@ -114,7 +114,8 @@ def plain_tensors(tensor):
     """Yields the tensor, or what a DTensor (or another wrapper) holds on this rank."""
     if is_traceable_wrapper_subclass(tensor):
         for name in tensor.__tensor_flatten__()[0]:
-            yield from plain_tensors(getattr(tensor, name))
+            if isinstance(inner := getattr(tensor, name), torch.Tensor):  # a DTensor also names its mesh
+                yield from plain_tensors(inner)
     elif tensor.layout == torch.strided:
         yield tensor
 
