@@ -32,6 +32,7 @@ def preload():
     import torch
     import torch._dynamo  # noqa: F401  (the first optimizer step imports it)
     import torch.distributed._functional_collectives  # noqa: F401
+    import torch.distributed.pipelining  # noqa: F401
     import torch.distributed.tensor  # noqa: F401
     import torch.nn.parallel  # noqa: F401
     import torch.utils.data  # noqa: F401
