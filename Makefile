@@ -17,7 +17,7 @@ lab: setup ## Open the notebooks in JupyterLab (LAB="--no-browser --port 9000" p
 
 test: setup ## Lint, run all tests, and run every notebook against its stored outputs
 	$(PY) -m ruff check .
-	$(PY) -m pytest --nbval tests notebooks
+	$(PY) -m pytest -n 2 --dist loadfile --nbval tests notebooks
 
 outputs: setup ## Run notebooks in a clean kernel and store what they show (NAMES="03 07": only these)
 	$(PY) -m labkit outputs $(NAMES)

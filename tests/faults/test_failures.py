@@ -90,7 +90,7 @@ def test_killed_by_the_system_is_explained_as_memory(fail):
         dist.barrier()
         if rank.rank == 2:
             held = bytearray(os.urandom(1 << 20) * 200)
-            time.sleep(0.6)
+            time.sleep(1.5)
             moment.note()
             os.kill(os.getpid(), signal.SIGKILL)
             del held
