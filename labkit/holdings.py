@@ -1,13 +1,11 @@
 """What lives where: which weights, gradients, optimizer state and activations each rank really holds."""
 
-import hashlib
+import contextlib
 from dataclasses import dataclass
 
-import torch
-
 from labkit import jobs
+from labkit.held import Held
 from labkit.launcher import run_ranks
-from labkit.observed import ObservedJob
 from labkit.training import build, refuse_wrong_request, strategy_name
 
 KINDS = ("weights", "gradients", "optimizer state", "activations")
@@ -65,9 +63,9 @@ class Holdings(tuple):
 def holdings(strategy, *, world_size=2, job=None):
     """Runs one update of a strategy and returns the Holdings of every rank, taken from its actual tensors.
 
-    Weights are those of the models that the strategy made with job.model(), gradients what they had just before the
-    update, optimizer state what job.optimizer() holds after it, activations what autograd saved for the backward pass.
-    The default job is `small_job()`; ranks run on CPU cores.
+    Kinds are those of the memory account (`MemoryAccount`): weights and optimizer state as they are after the update,
+    gradients just before it, activations when autograd had saved most of them for the backward pass. What is made by hand
+    counts with `rank.memory(kind, name)`. The default job is `small_job()`; ranks run on CPU cores.
     """
     refuse_wrong_request(strategy, job)
     job = job or jobs.small_job()
@@ -77,51 +75,15 @@ def holdings(strategy, *, world_size=2, job=None):
 
 
 def hold_rank(rank, strategy, job):
-    """What each rank does: one update under observation; returns (kind, part, bytes, fingerprint) rows."""
-    observed = ObservedJob.of(job)
-    step = build(strategy, rank, observed)
-    notes, saved = observed.notes, {}
-
-    def keep(tensor):
-        saved.setdefault(tensor.untyped_storage().data_ptr(), tensor.detach())
-        return tensor
-
-    (batch,) = job.batches(1)
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+    """What each rank does: one update under account; returns (kind, part, bytes, fingerprint) rows."""
+    held = Held(job, rank.device.type)
+    rank._account = held.account
+    with contextlib.closing(held), held.account:
+        step = build(strategy, rank, held.job)
+        (batch,) = job.batches(1)
+        held.account.begin_step(0)
         step(*(tensor.to(rank.device) for tensor in batch))
-    parameters = {name: p for model in notes.made for name, p in model.named_parameters()}
-    own = {p.untyped_storage().data_ptr() for p in parameters.values()}
-    activations = {"saved for backward": [t for address, t in saved.items() if address not in own]}
-    state = {}
-    for optimizer in notes.optimizers:
-        for name, parameter in parameters.items():
-            state.setdefault(part_of(name), []).extend(
-                value for value in optimizer.state.get(parameter, {}).values() if isinstance(value, torch.Tensor)
-            )
-    kinds = (_by_part(parameters), _by_part(notes.gradients[0] if notes.gradients else {}), state, activations)
-    return [
-        (kind, part, sum(t.numel() * t.element_size() for t in tensors), _fingerprint(tensors))
-        for kind, parts in zip(KINDS, kinds, strict=True)
-        for part, tensors in parts.items()
-        if tensors
-    ]
-
-
-def part_of(name):
-    """Returns the part of the model that a parameter belongs to: embed, blocks.0, …, head."""
-    words = name.split(".")
-    return ".".join(words[:2]) if words[0] == "blocks" else words[0]
-
-
-def _by_part(tensors):
-    parts = {}
-    for name, tensor in tensors.items():
-        parts.setdefault(part_of(name), []).append(tensor)
-    return parts
-
-
-def _fingerprint(tensors):
-    digest = hashlib.sha256()
-    for tensor in tensors:
-        digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()[:16]
+        held.account.end_step()
+        if held.gradients is None:
+            held.before_update()
+        return held.weights() + held.gradients + held.state() + held.activations

@@ -25,12 +25,13 @@ class MemoryAccount(TorchDispatchMode):
     .now                      {kind: bytes} of what is alive
     .before_update            {kind: bytes} before the last step's first update, None where none was seen
     .after_step               {kind: bytes} at the end of the last step
-    `device_type` says whose tensors count (None: all but meta ones); `on_saved(tensor)` is told of all that autograd saves.
+    `device_type` says whose tensors count (None: all but meta ones). A `watcher` is told of all that autograd saves,
+    by `.saved(tensor)`, and of the begin of each step's update, by `.before_update()`.
     """
 
-    def __init__(self, device_type=None, on_saved=None):
+    def __init__(self, device_type=None, watcher=None):
         super().__init__()
-        self._ledger, self._on_saved = Ledger(device_type), on_saved
+        self.ledger, self._watcher = Ledger(device_type), watcher
         self._kinds, self._spans, self._doing, self._step = [], [], "build", None
         self._updates, self._made_in_update = 0, []
         self._models, self._parameters = [], WeakIdKeyDictionary()
@@ -38,19 +39,19 @@ class MemoryAccount(TorchDispatchMode):
 
     @property
     def now(self):
-        return self._ledger.by_kind()
+        return self.ledger.by_kind()
 
     @property
     def peak_bytes(self):
-        return self._ledger.most_bytes
+        return self.ledger.most_bytes
 
     @property
     def peak(self):
-        return self._ledger.at_most()
+        return self.ledger.at_most()
 
     @property
     def when(self):
-        return self._ledger.most_when
+        return self.ledger.most_when
 
     def observe(self, job):
         """Returns the job, whose models' parameters are weights, and whose optimizers' own tensors are their state."""
@@ -72,7 +73,7 @@ class MemoryAccount(TorchDispatchMode):
         first, self._step, self._doing = self._step is None, step, "forward"
         self.before_update = None
         if first:
-            self._ledger.restart(self._when)
+            self.ledger.restart(self._when)
 
     def end_step(self):
         """Says that the step has ended."""
@@ -80,10 +81,10 @@ class MemoryAccount(TorchDispatchMode):
         self.after_step = self.now
 
     @contextlib.contextmanager
-    def memory(self, kind):
+    def memory(self, kind, name=""):
         """Counts what is made within under `kind`; innermost first."""
         refuse_unknown_kind(kind)
-        self._kinds.append(kind)
+        self._kinds.append((kind, name))
         try:
             yield
         finally:
@@ -115,7 +116,7 @@ class MemoryAccount(TorchDispatchMode):
 
         def resize_(storage, size):
             account._resize(storage, size)
-            account._ledger.resized(storage, account._when)
+            account.ledger.resized(storage, account._when)
 
         torch.UntypedStorage.resize_ = resize_
         self._open = contextlib.ExitStack()
@@ -154,19 +155,19 @@ class MemoryAccount(TorchDispatchMode):
         return doing if self._step is None else f"{doing}, step {self._step}"
 
     def _see(self, tensor):
-        return self._ledger.touch(tensor, self._when)
+        return self.ledger.touch(tensor, self._when)
 
     def _see_made(self, tensor):
         if self._kinds:
-            self._ledger.touch(tensor, self._when, self._kinds[-1], named=True)
+            self.ledger.touch(tensor, self._when, *self._kinds[-1])
         elif self._updates:
-            self._made_in_update += self._ledger.touch(tensor, self._when)
+            self._made_in_update += self.ledger.touch(tensor, self._when)
         else:
             self._see(tensor)
 
     def _raise(self, tensor, kind):
         for entry in self._see(tensor):
-            self._ledger.raise_kind(entry, kind)
+            self.ledger.raise_kind(entry, kind)
 
     def _see_saved(self, tensor):
         if torch._C._current_graph_task_id() == -1:
@@ -174,8 +175,8 @@ class MemoryAccount(TorchDispatchMode):
         if isinstance(tensor, torch.nn.Parameter):
             self.take_parameter(tensor)
         self._raise(tensor, "activations")
-        if self._on_saved:
-            self._on_saved(tensor)
+        if self._watcher:
+            self._watcher.saved(tensor)
         return tensor
 
     def _see_gradient(self, parameter):
@@ -199,6 +200,8 @@ class MemoryAccount(TorchDispatchMode):
         if self._step is not None and self.before_update is None:
             self._see_models()
             self.before_update = self.now
+            if self._watcher:
+                self._watcher.before_update()
 
     def _begin_optimizer(self):
         self._begin_update()
@@ -209,5 +212,5 @@ class MemoryAccount(TorchDispatchMode):
         if not self._updates:
             for entry in self._made_in_update:
                 if entry.nbytes:  # what has died since was an intermediate result
-                    self._ledger.raise_kind(entry, "optimizer state")
+                    self.ledger.raise_kind(entry, "optimizer state")
             self._made_in_update = []

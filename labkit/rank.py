@@ -82,13 +82,14 @@ class Rank:
         finally:
             self._recorder.add(stream, kind, name or kind, start, self._recorder.stamp(), labels)
 
-    def memory(self, kind):
+    def memory(self, kind, name=""):
         """Says what is made by hand in the context that it returns: weights, gradients, optimizer state, activations, other.
 
-        It counts where `Run.memory` and `holdings` are asked for, and costs nothing elsewhere. ValueError: an unknown kind.
+        It counts where `Run.memory` and `holdings` are asked for, and costs nothing elsewhere; `name`, such as "blocks.0", is
+        the row of `holdings` that it belongs to. ValueError: an unknown kind.
         """
         refuse_unknown_kind(kind)
-        return self._account.memory(kind) if self._account else contextlib.nullcontext()
+        return self._account.memory(kind, name) if self._account else contextlib.nullcontext()
 
     def barrier(self):
         """Blocks until every rank is here. Not counted as traffic and not part of a step's time."""

@@ -15,20 +15,20 @@ def refuse_unknown_kind(kind):
 
 
 class Entry:
-    """One storage: `nbytes` now (0 when it died), its kind, and what `rank.memory` called it."""
+    """One storage: `nbytes` now (0 when it died), its kind, and the `label` that `rank.memory` gave it, else None."""
 
-    __slots__ = ("kind", "nbytes", "named", "storage")
+    __slots__ = ("kind", "label", "nbytes", "storage")
 
-    def __init__(self, storage, kind, named):
+    def __init__(self, storage, kind, label):
         self.storage, self.nbytes = weakref.ref(storage), storage.nbytes()
-        self.kind, self.named = kind, named
+        self.kind, self.label = kind, label
 
 
 class Ledger:
     """Counts each storage of one type of device once, from its first sight to its death.
 
     `device_type` None counts all but meta tensors. A kind is only ever raised: weights before gradients before optimizer
-    state before activations before other; a kind that was named by hand stays.
+    state before activations before other; a kind that was given by hand stays.
     """
 
     def __init__(self, device_type):
@@ -37,18 +37,18 @@ class Ledger:
         self.most_bytes, self.most_when, self._most = 0, "", ()
         self._rising = False
 
-    def touch(self, tensor, when, kind="other", named=False):
+    def touch(self, tensor, when, kind="other", label=None):
         """Returns the entries of a tensor's storages, new or with the size that they have now."""
-        return [self._touch(one.untyped_storage(), when, kind, named) for one in plain_tensors(tensor) if self._counts(one)]
+        return [self._touch(one.untyped_storage(), when, kind, label) for one in plain_tensors(tensor) if self._counts(one)]
 
     def resized(self, storage, when):
         """Notes the size of a storage that is known."""
         if id(storage) in self.entries:
-            self._touch(storage, when, "other", False)
+            self._touch(storage, when, "other", None)
 
     def raise_kind(self, entry, kind):
         """Gives the storage this kind, unless it has one that comes before it."""
-        if not entry.named and KINDS.index(kind) < KINDS.index(entry.kind):
+        if entry.label is None and KINDS.index(kind) < KINDS.index(entry.kind):
             entry.kind = kind
 
     def by_kind(self):
@@ -67,11 +67,11 @@ class Ledger:
         kind = tensor.device.type
         return kind != "meta" if self.device_type is None else kind == self.device_type
 
-    def _touch(self, storage, when, kind, named):
+    def _touch(self, storage, when, kind, label):
         key = id(storage)
         entry = self.entries.get(key)
         if entry is None:
-            entry = self.entries[key] = Entry(storage, kind, named)
+            entry = self.entries[key] = Entry(storage, kind, label)
             weakref.finalize(storage, self._die, key, entry).atexit = False
             self._change(entry.nbytes, when)
         elif (nbytes := storage.nbytes()) != entry.nbytes:
