@@ -1,5 +1,7 @@
 """How functions travel to the ranks and results travel back: by value, on CPU, with limits that speak up."""
 
+import functools
+import inspect
 import io
 import pickle
 import sys
@@ -24,6 +26,8 @@ def pack_function(fn, args, kwargs):
     """
     if not callable(fn):
         raise TypeError(f"launch needs a function fn(rank, …), not {type(fn).__name__}")
+    if what := never_runs(fn):
+        raise TypeError(f"{name_of(fn)} is {what}: a call only makes an object and runs nothing; use a plain def and return values")
     try:
         data = _dumps((fn, args, kwargs), REFUSE_BYTES)
     except _TooLarge:
@@ -56,6 +60,15 @@ def pack_result(value):
     except Exception as error:
         name, part = culprit("result", value, lambda one: _reason(one, to_ranks=False) is None)
         raise TypeError(f"the result cannot be sent back: {name} ({_kind(part)}): {error}") from None
+
+
+def never_runs(fn):
+    """What fn is, where calling it would not run its body."""
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    if inspect.iscoroutinefunction(fn) or inspect.isasyncgenfunction(fn):
+        return "an async function"
+    return "a generator function (it has a yield)" if inspect.isgeneratorfunction(fn) else None
 
 
 class _TooLarge(Exception):

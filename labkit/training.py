@@ -9,6 +9,7 @@ from labkit import jobs
 from labkit.devices import default_world_size, place
 from labkit.launcher import run_ranks
 from labkit.live import in_notebook, write
+from labkit.payload import never_runs
 from labkit.module_spans import timed
 from labkit.views import View
 
@@ -46,6 +47,8 @@ def refuse_wrong_request(strategy, job):
     """Raises TypeError for what no rank can call or train, before anything starts."""
     if not callable(strategy):
         raise TypeError(f"a strategy is a function strategy(rank, job), not {type(strategy).__name__}")
+    if what := never_runs(strategy):
+        raise TypeError(f"{strategy_name(strategy)} is {what}; a strategy is a plain def that returns its function step")
     if job is not None and not isinstance(job, jobs.Job):
         raise TypeError(f"job={job!r} is no job; make one with labkit.job() or labkit.small_job()")
 

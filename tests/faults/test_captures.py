@@ -58,6 +58,20 @@ def test_not_a_function():
     assert refusal(3) == "launch needs a function fn(rank, …), not int"
 
 
+def test_what_a_call_would_not_run_is_refused():
+    async def wait(rank):
+        return rank.rank
+
+    def give(rank):
+        yield rank.rank
+
+    rest = "a call only makes an object and runs nothing; use a plain def and return values"
+    assert refusal(wait) == f"wait is an async function: {rest}"
+    assert refusal(functools.partial(give)) == f"give is a generator function (it has a yield): {rest}"
+    with pytest.raises(TypeError, match="give is a generator function .* a strategy is a plain def that returns its function"):
+        labkit.train(give, world_size=2, live=False)
+
+
 def test_50_mb_are_warned_of_and_arrive():
     table, small = torch.arange(12_500_000, dtype=torch.int32), torch.ones(3)
 
