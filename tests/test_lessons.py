@@ -65,7 +65,7 @@ def namespace_of(path, *tags):
 @functools.cache
 def wrong_answers_of(path):
     number = path.name[:2]
-    return runpy.run_path(WRONG / f"{number}.py", run_name=f"wrong_answers_{number}")["WRONG_ANSWERS"]
+    return runpy.run_path(str(WRONG / f"{number}.py"), run_name=f"wrong_answers_{number}")["WRONG_ANSWERS"]
 
 
 def solutions_of(path):
