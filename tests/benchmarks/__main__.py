@@ -11,6 +11,7 @@ PARTS = {
     "overhead": "what watching costs",
     "data_parallel": "notebook 03",
     "pipeline": "notebooks 05 and 06",
+    "tensor_parallel": "notebook 07",
     "memory": "what the kernel keeps",
     "replay": "predicting large steps",
 }
