@@ -11,6 +11,8 @@ from labkit.constants import Constants
 
 # (rows, columns, share of the best rate) of the output tiles between which a matrix library chooses.
 TILES = ((256, 128, 1.0), (128, 128, 0.97), (128, 64, 0.85), (64, 64, 0.65), (32, 32, 0.25))
+SPLITS = (1, 2, 3, 4, 6, 8)  # parts of the inner dimension that libraries deal out as well where tiles are few
+SPLIT_RATE, LEAST_INNER = 0.92, 256
 MATMUL_DIMS, ATTENTION_DIMS = 4, 5
 
 
@@ -77,8 +79,10 @@ class Card(Constants):
         """The share of the peak, 0 to 1, that [batch, m, k] times [k, n] reaches."""
         if self.matmul_curve:
             return self.matmul_efficiency * _between(self.matmul_curve, 2 * batch * m * n * k)
-        inner = k / (k + self.inner_half)
-        return self.matmul_efficiency * inner * (_tiles(batch, m, n, self.sms) if self.sms else 1.0)
+        if not self.sms:
+            return self.matmul_efficiency * k / (k + self.inner_half)
+        shares = (_tiles(batch, m, n, self.sms, parts) * _inner(k, parts, self.inner_half) for parts in SPLITS)
+        return self.matmul_efficiency * max(shares)
 
     def _arithmetic_s(self, kernel):
         if not kernel.flops:
@@ -94,17 +98,25 @@ class Card(Constants):
         return flops / (self.peak(kernel.dtype) * share)
 
 
-def _tiles(batch, m, n, sms):
+def _tiles(batch, m, n, sms, parts):
     """Share of the rate: useful elements ÷ those of all tiles in all waves, with the tile that suits best.
 
-    Source of the effect: NVIDIA, "Matrix Multiplication Background User's Guide" (tile and wave quantisation).
+    The inner dimension is cut into `parts`, tiles of their own. Source of the effect: NVIDIA, "Matrix Multiplication
+    Background User's Guide" (tile and wave quantisation).
     """
     best = 0.0
     for rows, columns, rate in TILES:
-        tiles = batch * math.ceil(m / rows) * math.ceil(n / columns)
+        tiles = batch * math.ceil(m / rows) * math.ceil(n / columns) * parts
         waves = math.ceil(tiles / sms)
-        best = max(best, rate * batch * m * n / (waves * sms * rows * columns))
+        best = max(best, rate * batch * m * n * parts / (waves * sms * rows * columns))
     return best
+
+
+def _inner(k, parts, half):
+    """Share of the rate that an inner dimension in `parts` leaves; parts have to be added up, and must not be too short."""
+    if parts == 1:
+        return k / (k + half)
+    return SPLIT_RATE * k / (k + half * parts) if k >= parts * LEAST_INNER else 0.0
 
 
 def _between(curve, flops):

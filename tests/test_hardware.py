@@ -64,6 +64,8 @@ def test_tiles_and_waves():
     assert card.matmul_share(1, 512, 258, 64) < 0.8  # a second wave
     assert card.matmul_share(4, 512, 256, 64) == card.matmul_share(1, 2048, 256, 64) == full
     assert card.matmul_share(1, 1, 256, 64) < 0.05
+    small, split = card.matmul_share(1, 256, 128, 255), card.matmul_share(1, 256, 128, 1024)
+    assert small < split < 1  # smaller tiles, or four parts of the inner dimension, fill the card
     assert plain_card(inner_half=64.0).matmul_share(1, 8, 8, 64) == pytest.approx(0.5)
 
 
