@@ -2,6 +2,7 @@
 
 import collections
 import dis
+import functools
 import inspect
 import pickle
 import types
@@ -30,6 +31,8 @@ def captures(fn, args, kwargs):
 
 
 def name_of(fn):
+    """The name that the learner gave it; of a functools.partial, its function's."""
+    fn = fn.func if isinstance(fn, functools.partial) else fn
     return getattr(fn, "__qualname__", type(fn).__name__).rpartition("<locals>.")[2]
 
 
