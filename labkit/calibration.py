@@ -7,7 +7,7 @@ from statistics import median
 from labkit.calibration_ranks import measure_rank
 from labkit.card import Card
 from labkit.constants import ESTIMATED, MEASURED, Source
-from labkit.cost_fit import fit_cost
+from labkit.cost_fit import Cost, fit_cost
 from labkit.devices import machine
 from labkit.launcher import run_ranks
 from labkit.machine_model import Server
@@ -101,8 +101,8 @@ def _curve(found, launch_s):
 
 def _links(found):
     """The server's constants of links, from fits of α and β: messages give the links, each collective its own rate."""
-    message = fit_cost({size: [seconds] for size, seconds in found["messages"].items()})
-    costs = {name: fit_cost({size: [seconds] for size, seconds in one.items()}) for name, one in found["collectives"].items()}
+    message = _cost(found["messages"])
+    costs = {name: _cost(times) for name, times in found["collectives"].items()}
     base_s = max(0.0, 2 * message.alpha_s - costs["all_reduce"].alpha_s)  # all_reduce of 2 ranks: base and two steps
     shares = {"all_reduce": 1.0, "all_gather": 0.5, "reduce_scatter": 0.5, "broadcast": 1.0, "all_to_all": 0.5}
     return {
@@ -112,6 +112,14 @@ def _links(found):
         "base_s": base_s,
         "hop_s": max(0.0, message.alpha_s - base_s),
     }
+
+
+def _cost(times):
+    """The α and β of {bytes: seconds}; by the smallest and the largest alone where noise leaves no line."""
+    try:
+        return fit_cost({size: [seconds] for size, seconds in times.items()})
+    except ValueError:
+        return Cost(min(times.values()), max(times) / times[max(times)])
 
 
 def _unmeasured():

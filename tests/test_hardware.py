@@ -178,3 +178,18 @@ def test_a_measured_gpu_becomes_a_card():
     assert (here.card.asynchronous, here.card.sms, here.copy_bytes_per_s) == (True, 128, 2.5e10)
     assert here.card.attention_efficiency == 0.6 and here.card.peak("bfloat16") == 1.5e14
     assert here.origins["copy_bytes_per_s"].origin == "measured" and "hop_s" not in here.origins
+
+
+def test_measured_links_become_constants_of_hops_and_rates():
+    sizes = (2**10, 2**20, 2**22)
+    found = {"messages": {size: 3e-4 + size / 1e9 for size in sizes}}
+    found["collectives"] = {name: {size: 4e-4 + size / 5e8 for size in sizes} for name in ("all_reduce", "all_gather")}
+    links = calibration._links(found)
+    assert (links["base_s"], links["hop_s"], links["peer_bytes_per_s"]) == pytest.approx((2e-4, 1e-4, 1e9))
+    here = plain_server(2, **links)
+    for size in sizes:
+        assert here.message(0, 1, size).alone_s == pytest.approx(3e-4 + size / 1e9)
+        assert here.collective("all_reduce", (0, 1), size).alone_s == pytest.approx(4e-4 + size / 5e8)
+        assert here.collective("all_gather", (0, 1), size).alone_s == pytest.approx(3e-4 + size / 5e8)
+    noisy = calibration._links({"messages": {1024: 3e-3, 4096: 1e-4}, "collectives": {"all_reduce": {1024: 3e-3, 4096: 1e-4}}})
+    assert all(rate > 0 for rate in (noisy["peer_bytes_per_s"], noisy["slower_collectives"]["all_reduce"]))
