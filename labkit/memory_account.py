@@ -10,12 +10,12 @@ import contextlib
 import weakref
 
 import torch
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass_type
 from torch.utils.weak import WeakIdKeyDictionary
 
+from labkit.memory_hooks import told_of_resizes, told_of_saved, told_of_updates
 from labkit.observed import ObservedJob
-from labkit.storages import Ledger, refuse_unknown_kind, tensors_in
+from labkit.storages import Ledger, is_same, refuse_unknown_kind, tensors_in
 
 
 class MemoryAccount(TorchDispatchMode):
@@ -112,26 +112,15 @@ class MemoryAccount(TorchDispatchMode):
             parameter.register_post_accumulate_grad_hook(lambda p: own() and own()._see_gradient(p))
 
     def __enter__(self):
-        self._resize, account = torch.UntypedStorage.resize_, self
-
-        def resize_(storage, size):
-            account._resize(storage, size)
-            account.ledger.resized(storage, account._when)
-
-        torch.UntypedStorage.resize_ = resize_
         self._open = contextlib.ExitStack()
-        for handle in (
-            register_optimizer_step_pre_hook(lambda *_: self._begin_optimizer()),
-            register_optimizer_step_post_hook(lambda *_: self._end_optimizer()),
-        ):
-            self._open.callback(handle.remove)
-        self._open.enter_context(torch.autograd.graph.saved_tensors_hooks(self._see_saved, lambda tensor: tensor))
+        self._open.enter_context(told_of_resizes(lambda storage: self.ledger.resized(storage, self._when)))
+        self._open.enter_context(told_of_updates(self._begin_optimizer, self._end_optimizer))
+        self._open.enter_context(told_of_saved(self._see_saved, self._original))
         return super().__enter__()
 
     def __exit__(self, *error):
         super().__exit__(*error)
         self._open.close()
-        torch.UntypedStorage.resize_ = self._resize
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         kwargs = kwargs or {}
@@ -177,7 +166,12 @@ class MemoryAccount(TorchDispatchMode):
         self._raise(tensor, "activations")
         if self._watcher:
             self._watcher.saved(tensor)
-        return tensor
+
+    def _original(self, tensor):
+        """Returns the parameter that a variable was unpacked from, or the variable."""
+        if not (tensor.requires_grad and tensor.is_leaf):
+            return tensor
+        return next((one for one in list(self._parameters) if is_same(one, tensor)), tensor)
 
     def _see_gradient(self, parameter):
         if parameter.grad is not None:

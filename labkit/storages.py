@@ -120,6 +120,14 @@ def plain_tensors(tensor):
         yield tensor
 
 
+def is_same(one, other):
+    """Returns whether two tensors are the same numbers of the same storage; wrappers never are."""
+    if is_traceable_wrapper_subclass(one) or is_traceable_wrapper_subclass(other):
+        return False
+    places = ((t.untyped_storage()._cdata, t.storage_offset(), t.shape, t.stride()) for t in (one, other))
+    return next(places) == next(places)
+
+
 def tensors_in(values):
     """Yields the tensors in the arguments or results of an operation."""
     for value in values:
