@@ -59,8 +59,8 @@ def report(actors, joints):
             missing = _missing(task)
             waits.append((actor.rank, _told(task.entry), missing))
             told.append(f"rank {actor.rank} waits in {_told(task.entry)} for {_ranks(missing, ended)}")
-    if not told:
-        for task in (task for joint in joints for task in joint.tasks):
+    for task in (task for joint in joints for task in joint.tasks):
+        if task.rank in ended:
             waits.append((task.rank, _told(task.entry), _missing(task)))
             told.append(f"rank {task.rank}'s {_told(task.entry)} is never met by {_ranks(_missing(task), ended)}")
     told = list(dict.fromkeys(told))
@@ -92,9 +92,11 @@ def _ranks(ranks, ended):
 
 
 def _told(entry):
-    tag = f" with tag {entry.tag}" if isinstance(entry, Message) and entry.tag else ""
+    tag = getattr(entry, "tag", 0)
+    number = tag[-1] if isinstance(tag, tuple) and tag else tag  # a tag may carry the group with it
+    tagged = f" with tag {number}" if number else ""
     where = f" on ranks {_listed(entry.group)}" if isinstance(entry, Collective) else ""
-    return f"{name_of(entry)} ({payload_of(entry):,} bytes{where}){tag}"
+    return f"{name_of(entry)} ({payload_of(entry):,} bytes{where}){tagged}"
 
 
 def _listed(ranks):

@@ -220,6 +220,12 @@ def test_a_rank_that_leaves_others_in_a_collective_is_named():
         step_s(plain_server(), entries, entries, [work(1)])
 
 
+def test_a_message_with_another_tag_is_named():
+    told = r"rank 1 waits in recv .* with tag 2 for rank 0, which has ended; rank 0's send .* with tag 1 is never met"
+    with pytest.raises(Deadlock, match=told):
+        step_s(plain_server(), [send(1, 8, tag=1, asynchronous=True)], [recv(0, 8, tag=("group", 2))])
+
+
 def test_groups_in_crossed_order_are_a_deadlock():
     one, other = Collective("all_reduce", (0, 1), 4, "one", 1), Collective("all_reduce", (0, 1, 2), 4, "other", 2)
     with pytest.raises(Deadlock, match=r"rank 0 waits in .*0, 1\) for rank 1; rank 1 waits in .*0, 1, 2\) for rank 0"):
