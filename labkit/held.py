@@ -82,7 +82,7 @@ class Held:
                     size = plain.numel() * plain.element_size()
                     nbytes[part], covered[entry] = nbytes[part] + size, covered[entry] + size
                     parts.setdefault(part, []).append(plain)
-        for entry in self.account.ledger.entries.values():
+        for entry in list(self.account.ledger.entries.values()):
             rest = entry.nbytes - covered[entry]
             if entry.kind == kind and rest > 0:
                 part = REST if covered[entry] else entry.label or (UNNAMED if entry.label is None else BY_HAND)

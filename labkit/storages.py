@@ -53,7 +53,8 @@ class Ledger:
 
     def by_kind(self):
         """Returns {kind: bytes} of what is alive."""
-        return by_kind((entry, entry.nbytes) for entry in self.entries.values())
+        # A list, since tensors die in gloo's threads too, whenever they like.
+        return by_kind((entry, entry.nbytes) for entry in list(self.entries.values()))
 
     def restart(self, when):
         """Forgets the fullest moment; what is alive now is the first candidate."""
@@ -99,7 +100,7 @@ class Ledger:
             self.most_bytes, self.most_when, self._rising = self.total_bytes, when, True
 
     def _snapshot(self):
-        return [(entry, entry.nbytes) for entry in self.entries.values() if entry.nbytes]
+        return [(entry, entry.nbytes) for entry in list(self.entries.values()) if entry.nbytes]
 
 
 def by_kind(pairs):
