@@ -9,6 +9,7 @@ from matplotlib.lines import Line2D
 
 from labkit.canvas import DESCRIPTION, KIND_COLOURS, RANK_COLOURS, WIDTH_PX, frame, key, mark_failed, png, rank_colour
 from labkit.curves import LossPanel, RankPanel, RatePanel
+from labkit.draw_memory import draw_memory
 from labkit.draw_placement import draw_placement
 from labkit.draw_scaling import ScalingData, ScalingLine, draw_scaling
 from labkit.draw_timeline import draw_timeline
@@ -21,6 +22,7 @@ __all__ = [
     "ScalingData",
     "ScalingLine",
     "TrainingPicture",
+    "draw_memory",
     "draw_placement",
     "draw_records",
     "draw_scaling",
