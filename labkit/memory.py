@@ -61,6 +61,7 @@ class Memory(tuple):
 
 def draw_memories(memories, *, limit_bytes=None, title=""):
     """The peaks of several runs beside one another, from {name: Memory}; ValueError where one has no account."""
+    from labkit.canvas import short
     from labkit.draw_memory import draw_memory
 
     groups = {name: [one.by_kind for one in memory] for name, memory in memories.items()}
@@ -68,7 +69,9 @@ def draw_memories(memories, *, limit_bytes=None, title=""):
         raise ValueError(f"{lacking[0] or 'the run'} has no account by kind: only runs of labkit.train have one")
     largest = max(memories.values(), key=len, default=None)
     badge = f"measured on {largest.badge}" if largest else ""
-    return draw_memory(groups, limit_bytes=limit_bytes, title=title or "peak memory by kind", badge=badge)
+    peaks = [short(one.process_peak_bytes) for memory in memories.values() for one in memory if one.on_cuda]
+    note = f"by the CUDA allocator: {', '.join(peaks)}B" if peaks else ""
+    return draw_memory(groups, limit_bytes=limit_bytes, title=title or "peak memory by kind", badge=badge, note=note)
 
 
 def peak_bytes(device):

@@ -39,7 +39,7 @@ class Notes:
     """What a rank made of the job, and what the models that it holds whole were before each update."""
 
     def __init__(self):
-        self.made, self.optimizers, self.updated = [], [], set()
+        self.made, self.updated = [], set()
         self.whole, self.initial, self.gradients = [], None, []
 
     def see_model(self, model, is_whole):
@@ -48,7 +48,6 @@ class Notes:
             self.whole.append((model, {name: tuple(p.shape) for name, p in model.named_parameters()}))
 
     def see_optimizer(self, optimizer, parameters):
-        self.optimizers.append(optimizer)
         self.updated.update(map(id, parameters))
         if hasattr(optimizer, "register_step_pre_hook"):
             optimizer.register_step_pre_hook(lambda *_: self.before_update())
