@@ -135,13 +135,14 @@ class Timeline:
     def draw(self, *, above=None, title="", badge="", unit="ms", normalised=False):
         """A figure with a lane per rank; `measured.draw(above=ideal)` stands two on one axis; needs matplotlib.
 
-        `title` is a string, or a pair of them with `above`. Times in another `unit` than ms count as one second each;
-        `normalised` divides each timeline by its length: for unlike units.
+        `above` is a timeline or a list of them, and `title` then a list. Times in another `unit` than ms count as one
+        second each; `normalised` divides each timeline by its length: for unlike units.
         """
         from labkit.draw_timeline import draw_timeline
 
-        timelines = [self] if above is None else [self, above]
-        titles = [title, ""] if isinstance(title, str) else list(title)
+        beneath = [above] if isinstance(above, Timeline) else above or []
+        timelines = [self, *beneath]
+        titles = [title] if isinstance(title, str) else list(title)
         return draw_timeline(timelines, titles[: len(timelines)], badge=badge, unit=unit, normalised=normalised)
 
     def save(self, path):

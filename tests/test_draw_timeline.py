@@ -77,6 +77,8 @@ class TestTimeline:
         assert top.get_title("left") == "measured"
         assert top.get_title("right") == f"500 ms  ·  bubble {100 * measured.bubble:.1f} %"
         assert below.get_title("right").endswith("bubble 0.0 %")
+        three = measured.draw(above=[ideal, measured], title=["one", "two", "three"])
+        assert [axes.get_title("left") for axes in three.axes] == ["one", "two", "three"]
 
     def test_unlike_units_can_be_normalised_and_slots_named(self):
         ideal = Timeline([Span(0, "compute", "forward", "f", 0, 33)])

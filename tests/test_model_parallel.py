@@ -82,7 +82,7 @@ def test_one_stage_works_at_a_time(world_size):
 
 def test_weights_are_held_once():
     held = labkit.holdings(lesson.model_parallel, world_size=4)
-    for kind in ("weights", "optimizer state"):
+    for kind in ("weights", "gradients", "optimizer state"):
         whole = labkit.holdings(one_device, world_size=1).total(0, kind)
         assert held.replicated(kind) == 0
         assert sum(held.total(rank, kind) for rank in range(4)) == pytest.approx(whole, rel=1e-3)
@@ -114,7 +114,7 @@ def test_impossible_cuts_are_refused_with_the_remedy():
     job = labkit.small_job()
     with pytest.raises(ValueError, match="6 layers do not fill 7 stages; use at most 6 ranks"):
         lesson.build_stage(SimpleNamespace(rank=0, world_size=7), job)
-    for cut in ([3, 4], [6], [1, 2, 3], [6, 0]):
+    for cut in ([3, 4], [6], [1, 2, 3], [6, 0], [3.0, 3.0]):
         with pytest.raises(ValueError, match="give 2 numbers of layers, none 0, that add up to 6"):
             lesson.build_stage(SimpleNamespace(rank=0, world_size=2), job, cut)
 

@@ -99,8 +99,13 @@ def test_other_precisions(changes):
 
 def test_own_schedules_are_run():
     order = [Forward(1), Backward(1), Forward(0), Backward(0)]
-    plan = Schedule([order, order])
-    assert labkit.parity(partial(lesson.pipeline_parallel, schedule=plan), world_size=2)
+    for plan in (Schedule([order, order]), [order, order]):
+        assert labkit.parity(partial(lesson.pipeline_parallel, schedule=plan), world_size=2)
+
+
+def test_a_stage_that_can_split_a_backward_also_does_it_whole():
+    strategy = partial(lesson.pipeline_parallel, schedule=one_f_one_b, stage_class=lesson.SplitStage)
+    assert_weights_of_one_device(strategy, labkit.small_job(), 2)
 
 
 def test_parts_are_the_model_once_and_of_equal_work():
@@ -119,6 +124,8 @@ REFUSED = [
     (gpipe(2, 3), {}, "8 sequences do not divide into 3 micro-batches; use a divisor"),
     (Schedule([[Forward(0), Backward(0)], [Backward(0), Forward(0)]]), {}, r"stage 1 does Backward\(0\) too early"),
     (partial(interleaved, chunks=4), {}, "4 blocks do not fill 8 parts; use at most 4"),
+    (zero_bubble, {}, "a schedule with BackwardWeight needs stage_class=SplitStage"),
+    ("1F1B", {}, "stage 0, operation 0 .* is '1'; use Forward"),
 ]
 
 
