@@ -97,6 +97,18 @@ def test_other_precisions(changes):
         assert labkit.parity(STRATEGIES[name], world_size=2, job=labkit.small_job(**changes)), name
 
 
+@pytest.mark.parametrize("plan, opened", [(one_f_one_b(4, 8), [1, 2, 2, 1]), (interleaved(4, 8, 2), [2, 2, 2, 2])], ids=repr)
+def test_every_link_is_opened_once_before_the_first_step(plan, opened):
+    """NCCL connects two ranks at their first message: a receive begun ahead would wait for a sender that waits for it."""
+
+    def open_links(rank, links):
+        links(rank, labkit.small_job(micro_batches=8), plan)
+
+    run = labkit.launch(open_links, lesson.Links, world_size=4, device="cpu", live=False)
+    for operation in ("send", "recv"):
+        assert [rank[operation].calls for rank in run.traffic] == opened
+
+
 def test_own_schedules_are_run():
     order = [Forward(1), Backward(1), Forward(0), Backward(0)]
     for plan in (Schedule([order, order]), [order, order]):
