@@ -69,8 +69,8 @@ def draw_memories(memories, *, limit_bytes=None, title=""):
         raise ValueError(f"{lacking[0] or 'the run'} has no account by kind: only runs of labkit.train have one")
     largest = max(memories.values(), key=len, default=None)
     badge = f"measured on {largest.badge}" if largest else ""
-    peaks = [short(one.process_peak_bytes) for memory in memories.values() for one in memory if one.on_cuda]
-    note = f"by the CUDA allocator: {', '.join(peaks)}B" if peaks else ""
+    peaks = [f"{short(one.process_peak_bytes)}B" for memory in memories.values() for one in memory if one.on_cuda]
+    note = f"by the CUDA allocator: {', '.join(peaks)}" if peaks else ""
     return draw_memory(groups, limit_bytes=limit_bytes, title=title or "peak memory by kind", badge=badge, note=note)
 
 

@@ -15,7 +15,9 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from labkit.memory_hooks import told_of_resizes, told_of_saved, told_of_updates
 from labkit.observed import ObservedJob
-from labkit.storages import Ledger, is_same, refuse_unknown_kind, tensors_in
+from labkit.storages import Ledger, refuse_unknown_kind, tensors_in
+
+_DEVICE = torch.ops.prim.device.default
 
 
 class MemoryAccount(TorchDispatchMode):
@@ -115,15 +117,21 @@ class MemoryAccount(TorchDispatchMode):
         self._open = contextlib.ExitStack()
         self._open.enter_context(told_of_resizes(lambda storage: self.ledger.resized(storage, self._when)))
         self._open.enter_context(told_of_updates(self._begin_optimizer, self._end_optimizer))
-        self._open.enter_context(told_of_saved(self._see_saved, self._original))
+        self._open.enter_context(told_of_saved(self._see_saved))
         return super().__enter__()
 
     def __exit__(self, *error):
         super().__exit__(*error)
         self._open.close()
 
+    @classmethod
+    def _should_skip_dynamo(cls):
+        return False  # torch's guard against compiling this costs more than what is done here
+
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         kwargs = kwargs or {}
+        if function is _DEVICE:  # every second call of a fake tensor, and it makes nothing
+            return function(*args)
         given = [*tensors_in(args), *tensors_in(kwargs.values())]
         for tensor in given:
             if isinstance(tensor, torch.nn.Parameter):
@@ -166,12 +174,6 @@ class MemoryAccount(TorchDispatchMode):
         self._raise(tensor, "activations")
         if self._watcher:
             self._watcher.saved(tensor)
-
-    def _original(self, tensor):
-        """Returns the parameter that a variable was unpacked from, or the variable."""
-        if not (tensor.requires_grad and tensor.is_leaf):
-            return tensor
-        return next((one for one in list(self._parameters) if is_same(one, tensor)), tensor)
 
     def _see_gradient(self, parameter):
         if parameter.grad is not None:

@@ -53,7 +53,7 @@ def test_an_unknown_kind_is_refused_with_the_list():
 
 
 def test_the_allocators_peak_is_shown_on_cuda_only():
-    assert "by the CUDA allocator: 1.00 M, 1.00 MB" in texts_of(of_ranks(2, on_cuda=True).figure)
+    assert "by the CUDA allocator: 1.00 MB, 1.00 MB" in texts_of(of_ranks(2, on_cuda=True).figure)
     assert "allocator" in repr(of_ranks(2, on_cuda=True)) and "1,000,000" in repr(of_ranks(2, on_cuda=True))
     assert "1,000,000" not in repr(of_ranks(2))
 
