@@ -42,9 +42,9 @@ class TracedRank:
         with self._phases.span(kind, name or kind, labels), self._account.span(kind):
             yield
 
-    def memory(self, kind):
+    def memory(self, kind, name=""):
         """Counts what is made within under `kind`, as Rank.memory."""
-        return self._account.memory(kind)
+        return self._account.memory(kind, name)
 
     def barrier(self):
         """Does nothing: a barrier is no part of a step's time."""
@@ -145,7 +145,7 @@ class NoAccount(contextlib.nullcontext):
     def observe(self, job):
         return job
 
-    def memory(self, kind):
+    def memory(self, kind, name=""):
         return contextlib.nullcontext()
 
     def span(self, kind):
