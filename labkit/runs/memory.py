@@ -10,7 +10,12 @@ ADAPTER_BYTES = 14  # weight, gradient and both moments, the update's copies
 
 def peak_bytes(run: Configuration) -> dict:
     """Returns {kind: bytes} of the fullest card: weights, gradients, optimizer state, activations, logits, other."""
-    return max((_stage(run, stage) for stage in range(run.pp)), key=lambda kinds: sum(kinds.values()))
+    return max(stages_bytes(run), key=lambda kinds: sum(kinds.values()))
+
+
+def stages_bytes(run: Configuration) -> list[dict]:
+    """Returns {kind: bytes} of a card of each pipeline stage; the cards of one stage hold equally much."""
+    return [_stage(run, stage) for stage in range(run.pp)]
 
 
 def peak_gb(run: Configuration) -> float:
