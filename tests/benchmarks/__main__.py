@@ -10,6 +10,7 @@ PARTS = {
     "launch": "starting ranks",
     "overhead": "what watching costs",
     "data_parallel": "notebook 03",
+    "sharded_data_parallel": "notebook 04",
     "pipeline": "notebooks 05 and 06",
     "tensor_parallel": "notebook 07",
     "memory": "what the kernel keeps",
