@@ -84,10 +84,20 @@ def frame(height_px, *, title="", badge="", note="", alarm=""):
     write(14, 25, title, fontsize=11, color=INK, weight="bold")
     write(14, 43, alarm or note, fontsize=8.5, color=ALARM if alarm else SOFT, weight="bold" if alarm else "normal")
     if badge:
-        box = {"boxstyle": "round,pad=0.45", "facecolor": "#F5F7FA", "edgecolor": SOFT, "linewidth": 0.7}
-        box["linestyle"] = "--" if badge.startswith("predicted") else "-"
-        write(WIDTH_PX - 18, 24, badge, fontsize=8.5, color=INK, ha="right", bbox=box)
+        write(WIDTH_PX - 18, 24, badge, **_badge_look(badge))
     return figure
+
+
+def second_badge(figure, badge):
+    """Another badge below the first one, for what else a picture shows."""
+    high = figure.get_figheight() * PX_PER_INCH
+    figure.text((WIDTH_PX - 18) / WIDTH_PX, 1 - 51 / high, badge, va="baseline", **_badge_look(badge))
+
+
+def _badge_look(badge):
+    box = {"boxstyle": "round,pad=0.45", "facecolor": "#F5F7FA", "edgecolor": SOFT, "linewidth": 0.7}
+    box["linestyle"] = "--" if badge.startswith("predicted") else "-"
+    return {"fontsize": 8.5, "color": INK, "ha": "right", "bbox": box}
 
 
 def panel(figure, left, bottom, width, height, *, xlabel="", ylabel="", grid="both"):

@@ -40,7 +40,8 @@ def scaling(
         raise ValueError(f"seconds={seconds!r} must be above 0, or None for no cap")
     placement = place(max(sizes), device)
     job = job or jobs.job(device=placement.device_type)
-    result = Scaling(job=job, badge=placement.badge, batch=batch, names=tuple(named), world_sizes=sizes, guess=guess)
+    about = {"job": job, "badge": placement.badge, "batch": batch, "guess": guess, "strategies": named}
+    result = Scaling(names=tuple(named), world_sizes=sizes, **about)
     if device is None and placement.device_type == "cpu" and len(machine().gpus) == 1:
         result.one_gpu_tokens_per_s = _on_the_gpu(repeats)
     ends_at = None if seconds is None else time.monotonic() + seconds

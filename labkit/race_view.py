@@ -45,8 +45,10 @@ class RaceView(View):
             self._draw(str(failure))
 
     def finish(self):
+        """Draws the last frame, with what the strategies would do on cards that are not there."""
         if self._live:
-            self._draw("")
+            self.picture = self.picture or Picture(self.text)
+            self.picture.update(lambda: self.result.figure)
             if not in_notebook():
                 write("stdout", f"{self.result.table()}\n")
 

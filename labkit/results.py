@@ -3,6 +3,8 @@
 import statistics
 from dataclasses import dataclass
 
+from labkit import jobs
+
 BASELINE, LIMIT = "one device", "limit"
 
 
@@ -30,9 +32,10 @@ class Scaling:
     baseline: speedup and limit raise ValueError, tokens/s and share remain.
     """
 
-    def __init__(self, *, job, badge, batch, names, world_sizes, guess=None):
+    def __init__(self, *, job, badge, batch, names, world_sizes, guess=None, strategies=None):
         self.job, self.badge, self.batch, self.names, self.world_sizes = job, badge, batch, names, world_sizes
         self.guess = guess if isinstance(guess, dict) else {max(world_sizes): guess}
+        self.strategies, self.forecast = strategies or {}, None
         self.one_gpu_tokens_per_s = None
         self._rounds = {n: [] for n in world_sizes}
 
@@ -85,10 +88,18 @@ class Scaling:
 
     @property
     def figure(self):
+        self.foresee()
         return self.draw()
 
+    def foresee(self):
+        """Predicts, once, what the raced strategies would do on 1 to 8 RTX 4090s."""
+        if self.strategies and self.forecast is None:
+            from labkit.forecast import forecast
+
+            self.forecast = forecast(self.strategies, batch=self.batch)
+
     def draw(self, *, failed=""):
-        """Returns the picture of all rounds so far, marked if the race failed."""
+        """Returns the picture of all rounds so far, marked if the race failed, and of the prediction if there is one."""
         from labkit.draw_scaling import ScalingData, ScalingLine, draw_scaling
 
         raced = [n for n in self.world_sizes if self._rounds[n]]
@@ -112,6 +123,8 @@ class Scaling:
             guess=guess,
             has_baseline=self.has_baseline,
             ylabel="tokens/s over one device" if weak else "",
+            predicted=self._predicted_lines(ScalingLine),
+            predicted_badge=self.forecast.badge if self.forecast else "",
         )
         return draw_scaling(data, title=self.title, badge=f"measured on {self.badge}", note=self.note, failed=failed)
 
@@ -134,6 +147,23 @@ class Scaling:
         if not self.has_baseline:
             notes.append("this job does not fit one device: tokens/s only")
         return " · ".join(notes)
+
+    def _predicted_lines(self, make_line):
+        """One line per strategy for the picture; empty ones until the race is over."""
+        if self.forecast is None:
+            job = str(jobs.job(device="cuda"))
+            return tuple(make_line(name, {}, job=job, is_predicted=True) for name in self.strategies)
+        values = self.forecast.speedups if self.has_baseline else self.forecast.tokens_per_s
+        return tuple(
+            make_line(
+                name,
+                points={n: Ratio(value, value, value) for n, value in values.get(name, {}).items()},
+                job=str(self.forecast.job),
+                is_predicted=True,
+                reason=self.forecast.reasons.get(name, ""),
+            )
+            for name in self.strategies
+        )
 
     def _work(self, n):
         return n if self.batch == "per_rank" else 1

@@ -22,13 +22,13 @@ from labkit.training import refuse_wrong_request, strategy_name
 from labkit.verdict import reported
 
 __all__ = ["NotTraceable", "Trace", "trace", "trace_several"]
-_READS = "it reads the value of a tensor (.item(), .tolist(), float(…), `if tensor:`), and traced tensors have none"
+_READS = "reads the value of a tensor (.item(), .tolist(), float(…), `if tensor:`), and traced tensors have none"
 _SHAPES = "the shape of a result depends on values (a boolean mask, nonzero, routing by data), and traced tensors have none"
-_PIPELINING = "torch.distributed.pipelining reads values in its first step to learn shapes; a pipeline by hand can be traced"
+_PIPELINING = "torch's pipelining reads values in its first step to learn shapes; a pipeline by hand can be traced"
 _REASONS = (  # type of the exception, text of its message, why the strategy cannot be traced
     ("DataDependentOutputException", "", _READS),
     ("DynamicOutputShapeException", "", _SHAPES),
-    ("UnsupportedOperatorException", "", "it uses an operation that torch cannot run without values"),
+    ("UnsupportedOperatorException", "", "uses an operation that torch cannot run without values"),
     ("GuardOnDataDependentSymNode", "", _READS),
     ("RuntimeError", r"numpy\(\) is not supported|data is not allocated|data pointer of|FakeTensor", _READS),
     ("ValueError", "cannot be traced", ""),
@@ -47,7 +47,7 @@ def trace(strategy, *, world_size, job=None, ranks=None, with_memory=True):
     """Traces one step of a strategy on `world_size` ranks; returns one Trace per rank, or of the `ranks` asked for.
 
     job          None: the preset of an RTX 4090
-    with_memory  count what is held at the fullest moment too, which takes three times as long
+    with_memory  count what is held at the fullest moment too, which takes twice as long
 
     The second step is traced, when the optimizer's state is there. Where the first and the last rank do the same and all
     collectives are of all ranks, so do those between, and are not traced one by one.
@@ -73,7 +73,7 @@ def trace(strategy, *, world_size, job=None, ranks=None, with_memory=True):
 def trace_several(requests, *, with_memory=True, seconds=None):
     """Traces several strategies at once, from (strategy, world_size, job); returns for each its traces, or the exception.
 
-    seconds  start no more after this time; what is missing then is a TimeoutError
+    seconds  of processor time in each process, after which no more is begun; what is missing then is a TimeoutError
     """
     ends = [(at, rank) for at, (_, size, _) in enumerate(requests) for rank in sorted({0, size - 1})]
     found = _traced(requests, ends, with_memory, seconds)
@@ -123,10 +123,10 @@ def _trace_share(process, requests, tasks, with_memory, seconds):
     from labkit.trace_torch import GradientOrders
 
     known, orders, found = {}, GradientOrders(), []
-    ends_at = None if seconds is None else time.monotonic() + seconds
+    ends_at = None if seconds is None else time.process_time() + seconds
     for at, rank in tasks[process.rank :: process.world_size]:
         strategy, world_size, job = requests[at]
-        late = ends_at is not None and time.monotonic() >= ends_at
+        late = ends_at is not None and time.process_time() >= ends_at
         options = {"known": known, "orders": orders, "with_memory": with_memory}
         try:
             result = None if late else trace_rank(strategy, job, rank, world_size, **options)

@@ -101,22 +101,15 @@ def trace_rank(strategy, job, rank, world_size, *, known, orders, with_memory=Tr
 
     known        what Tracers found out earlier
     orders       GradientOrders
-    with_memory  whether what is held is counted too, in a second pass: the account's hooks are not free of side effects
+    with_memory  whether what is held is counted too
+
+    The first step is for warming up, so that the optimizer's state is there; the second one is traced.
     """
-    entries, peak = _entries(strategy, job, rank, world_size, NoAccount(), known, orders).entries, {}
-    if with_memory:
-        account = MemoryAccount("cpu")
-        _entries(strategy, job, rank, world_size, account, known, orders)
-        peak = dict(account.peak)
-    return Trace(rank, world_size, tuple(entries), peak)
-
-
-def _entries(strategy, job, rank, world_size, account, known, orders):
-    """The Steps of one rank. Its first step is for warming up, so that the optimizer's state is there."""
     for _ in range(WARM_UP_TRIES):
         steps = Steps()
         calls, phases = Calls(steps), Phases(steps)
         tracer = Tracer(on_kernel=steps.add, phase=phases, functional=calls.functional, known=known)
+        account = MemoryAccount("cpu") if with_memory else NoAccount()
         with pretended_group(rank, world_size, calls), patched(tracer, orders), tracer, phases.updates(), account:
             step = build(strategy, TracedRank(rank, world_size, phases, account), account.observe(job))
             _take_step(step, job, account, 0)
@@ -125,7 +118,7 @@ def _entries(strategy, job, rank, world_size, account, known, orders):
             steps.begin()
             tracer.is_recording = True
             _take_step(step, job, account, 1)
-            return steps
+            return Trace(rank, world_size, tuple(steps.entries), dict(account.peak))
     raise RuntimeError("the order in which gradients arrive changes from step to step")
 
 

@@ -277,7 +277,7 @@ class TestRefusals:
             (reads, "reads the value", "if loss > 3"),
             (routes, "depends on values", "tokens[tokens > 3]"),
             (looks_inside, "reads the value", ".numpy()"),
-            (PIPELINE.torch_pipeline, "torch.distributed.pipelining reads values", "runner.step("),
+            (PIPELINE.torch_pipeline, "torch's pipelining reads values", "runner.step("),
         ],
     )
     def test_what_needs_values_is_named_with_its_line(self, strategy, reason, line):

@@ -1,0 +1,87 @@
+"""The predicted lines of a race: what its strategies would do on 1 to 8 RTX 4090s, each as a speed-up or as tokens/s."""
+
+from dataclasses import dataclass, field
+
+from labkit import jobs
+from labkit.hardware import RTX4090_SERVER
+from labkit.replay import Deadlock, replay
+from labkit.trace import NotTraceable
+from labkit.traced import traced_several
+from labkit.training import one_device
+
+MACHINE = RTX4090_SERVER
+WORLD_SIZES = (1, 2, 4, 8)
+SECONDS = 8  # of processor time, after which no trace is begun: a race must not wait long for its prediction
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What strategies would do on MACHINE; where the strategy refuses a number of ranks there is no value.
+
+    job           what is trained there, the one on one card
+    speedups      {name: {number of ranks: one card's step ÷ this one's; for weak scaling times that number}}
+    tokens_per_s  {name: {number of ranks: tokens of the global batch per second}}
+    reasons       {name: why there is no line}
+    """
+
+    job: jobs.Job
+    speedups: dict = field(default_factory=dict, hash=False)
+    tokens_per_s: dict = field(default_factory=dict, hash=False)
+    reasons: dict = field(default_factory=dict, hash=False)
+
+    @property
+    def badge(self):
+        return f"predicted for {max(WORLD_SIZES)} {MACHINE.card.name}"
+
+
+def forecast(strategies, *, batch="global"):
+    """Returns the Forecast of {name: strategy}; `batch` as in `scaling`. Whatever goes wrong becomes a reason."""
+    job = jobs.job(device="cuda")
+    made = Forecast(job)
+    try:
+        _fill(made, strategies, batch)
+    except Exception as error:  # a race must not fail for its prediction
+        made.reasons.update({name: f"no prediction: {error}" for name in strategies if name not in made.speedups})
+    return made
+
+
+def _fill(made, strategies, batch):
+    wide = batch == "per_rank"
+    sizes = WORLD_SIZES[1:]
+    requests = [(one_device, 1, made.job)]
+    for strategy in strategies.values():
+        requests += [(strategy, n, made.job.replace(batch_size=n * made.job.batch_size) if wide else made.job) for n in sizes]
+    alone, *found = traced_several(requests, seconds=SECONDS)
+    if isinstance(alone, Exception):
+        raise alone
+    alone_s = replay(alone, MACHINE, record=False).step_s
+    for at, name in enumerate(strategies):
+        results = dict(zip(sizes, found[at * len(sizes) : (at + 1) * len(sizes)], strict=True))
+        steps_s = {n: _step_s(traces) for n, traces in results.items()}
+        times = {n: step_s for n, step_s in steps_s.items() if isinstance(step_s, float)}
+        if not times:
+            made.reasons[name] = _reason([steps_s[n] for n in sizes])
+            continue
+        made.speedups[name] = {1: 1.0} | {n: (n if wide else 1) * alone_s / step_s for n, step_s in times.items()}
+        rates = {n: made.job.tokens_per_step * speedup / alone_s for n, speedup in made.speedups[name].items()}
+        made.tokens_per_s[name] = rates
+
+
+def _step_s(traces):
+    """Seconds of a step, or the exception that says why there are none."""
+    if isinstance(traces, Exception):
+        return traces
+    try:
+        return replay(traces, MACHINE, record=False).step_s
+    except Deadlock as error:
+        return error
+
+
+def _reason(errors):
+    """Why a strategy has no line, in few words."""
+    for error in errors:
+        if isinstance(error, NotTraceable):
+            return f"not traceable: {error.reason}"
+        if isinstance(error, Deadlock):
+            return f"deadlock: {error}"
+    return f"no prediction: {errors[0]}"
