@@ -4,6 +4,7 @@ import sys
 from importlib import import_module
 
 COMMANDS = {
+    "judge": ("labkit.runs.judgement", "show how well predictions of published training runs hold"),
     "predict": ("labkit.runs.command", "predict training runs from a CSV file of their configurations"),
     "doctor": ("labkit.doctor", "look at this machine the way labkit uses it, one line a finding"),
     "outputs": ("labkit.publish", "run notebooks in a clean kernel and store what they show"),

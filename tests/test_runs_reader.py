@@ -91,7 +91,7 @@ def test_the_given_table_is_read_whole():
 
 def mangled(text, chance):
     """The text with bytes changed, lost, doubled, and whole cells replaced by what people and programs leave behind."""
-    junk = ["", "NaN", "-1", "1e400", "∞", "0", "dp=", ";;=;", "inf", '"', ",", "\n", "\0", "9" * 400, "dp=0;tp=-2", "²", "zero=９"]
+    junk = ["NaN", "-1", "1e400", "∞", "0", "dp=", ";;=;", "inf", '"', ",", "\n", "\0", "9" * 400, "dp=0;tp=-2", "²", "zero=９"]
     pieces = []
     for character in text:
         lot = chance.random()
@@ -120,7 +120,8 @@ def test_mangled_tables_are_answered_row_by_row_or_refused_in_one_sentence(seed)
 
 def test_mangled_rows_are_predicted_or_refused():
     chance, lines = random.Random(5), GIVEN.read_text().splitlines()
-    chosen = [line for line in lines[1:] if line.startswith(("LLMQ-1x-0", "LLMQ-1x-1", "TYL", "NGPT", "AAI-7B-lora-d", "LAM-BERT"))]
+    cheap = ("LLMQ-1x-0", "LLMQ-1x-1", "TYL", "NGPT", "AAI-7B-lora-d", "LAM-BERT")
+    chosen = [line for line in lines[1:] if line.startswith(cheap)]
     for one in reader.read_text("\n".join([lines[0], *(mangled(line, chance) for line in chosen)])):
         said = json.loads(json.dumps(command.answer(one), allow_nan=False))
         assert "unsupported" in said or said["step_time_s"] > 0

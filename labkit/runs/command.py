@@ -44,7 +44,7 @@ def answer(row: Row) -> dict:
     estimate = None
     if row.configuration is not None:
         try:
-            estimate = predict_configuration(row.configuration)
+            estimate = predict_configuration(row.configuration, assumptions=len(row.assumed))
         except (ValueError, ArithmeticError) as error:
             row.unsupported = str(error)
     if estimate is None:

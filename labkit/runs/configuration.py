@@ -21,6 +21,7 @@ class Configuration:
     adapter_rank   of LoRA adapters on a frozen base, 0: everything is trained; base: "bf16" or "nf4"
     window         attention looks back so many tokens at most, 0: all
     reduce_always  gradients are reduced after every micro-batch, not only after the last one
+    copy_engine_collectives  "all" or "gathers": those that the copy engines carry, the multiprocessors left alone
     head_chunks    logits are made in so many parts, 0: as the software does it
     """
 
@@ -45,6 +46,7 @@ class Configuration:
     reduce_always: bool = False
     head_chunks: int = 0
     attention_chunks: int = 1
+    copy_engine_collectives: str = ""
 
     def __post_init__(self):
         for name in ("seq_len", "global_batch", "micro_batch", "dp", "tp", "pp", "chunks", "attention_chunks"):

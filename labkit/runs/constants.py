@@ -1,97 +1,82 @@
-"""The free constants of the prediction: fitted ones with what they mean, judged ones beside them; data sheets are elsewhere.
+"""The free constants of the prediction: what they mean, what was judged of them, and how they enter a machine.
 
-Rates are shares of what the card's or server's own table says, so that they hold for other cards as well.
+Rates are shares of what the card's or server's own table says, so that they hold for other cards as well. The fitted
+values are in fitted.py; data sheets are in labkit's tables of cards and servers, and below.
 """
 
 from dataclasses import dataclass, field, replace
+from math import log2
 
-MEANING = {
-    "matmul": "rate of large bfloat16 products in training ÷ the rate measured alone (clocks drop under load)",
-    "inner_half": "inner dimension at which a product has half of its rate",
-    "float8": "rate of float8 products ÷ twice that of bfloat16",
-    "attention": "rate of flash attention ÷ the table's",
-    "memory": "elementwise traffic's rate ÷ that of a plain copy",
-    "copy": "copies between card and host ÷ the table's, under load",
-    "staged": "collectives through the host ÷ the table's link",
-    "processor": "host's optimizer ÷ the table's memory rate of a rank's processors",
-    "network": "network ÷ the table's rate",
+# {name: (judged value, how unsure one is of it as a standard deviation of its logarithm, what it means)}
+JUDGED = {
+    "matmul": (0.95, 0.05, "rate of large bfloat16 products in training ÷ the rate measured alone: clocks drop under load"),
+    "inner_half": (70.0, 0.5, "inner dimension at which a product has half of its rate; twice that in float8"),
+    "float8": (0.9, 0.1, "peak of float8 products ÷ the data sheet's"),
+    "attention": (0.9, 0.2, "rate of flash attention ÷ the table's"),
+    "attention_half": (300.0, 0.7, "length at which attention has half of its rate"),
+    "narrow": (0.88, 0.1, "rate of attention with heads narrower than 128 ÷ that of wider ones"),
+    "memory": (1.0, 0.08, "elementwise traffic's rate ÷ that of a plain copy"),
+    "cached": (0.6, 0.4, "share of small kernels' traffic that the second-level cache answers"),
+    "spill": (0.05, 0.7, "what a product loses whose operands are far beyond that cache"),
+    "spread": (0.03, 0.5, "standard deviation of equal cards' rates: together they go at the slowest one's"),
+    "overhead_s": (0.03, 0.7, "seconds between steps: input, logging, clipping's wait"),
+    "overlap_cost": (0.25, 0.5, "share of a collective's time that its kernels take from those beside it"),
+    "copy": (0.9, 0.15, "copies between card and host ÷ the table's rate"),
+    "staged": (1.0, 0.2, "a collective's link through the host ÷ the table's rate"),
+    "staging": (1.7, 0.25, "what a byte of a collective costs the host's memory ÷ its two passes"),
+    "processor": (1.0, 0.5, "the host's optimizer ÷ the table's memory rate of a rank's processors"),
+    "network": (1.0, 0.3, "network ÷ the table's rate"),
 }
-
-
-# {name: (judged value, how unsure one is of it, as a standard deviation of the logarithm)}
-PRIORS = {
-    "matmul": (0.97, 0.05),
-    "inner_half": (96.0, 0.5),
-    "float8": (0.85, 0.12),
-    "attention": (0.9, 0.2),
-    "memory": (1.0, 0.1),
-    "copy": (0.9, 0.15),
-    "staged": (1.0, 0.25),
-    "processor": (1.0, 0.5),
-    "network": (1.0, 0.3),
-    "narrow": (0.85, 0.1),
-    "overlap_cost": (0.3, 0.5),
-    "cached": (0.35, 0.5),
-    "spill": (0.05, 0.7),
-}
-# Second-level cache in bytes, data sheets; another card has ANY_CACHE.
+STACK_WIDTH = 0.05  # how unsure one is of a software's own factor, around 1
+# Second-level cache in MiB, data sheets; another card has ANY_CACHE.
 CACHE = {"RTX 4090": 72, "RTX 3090": 6, "RTX 5090": 96, "A100 80GB": 40, "H100": 50, "L40S": 96}
-MIB, ANY_CACHE = 2**20, 40
-STACK_WIDTH = 0.05
+ANY_CACHE, MIB = 40, 2**20
 
 
 @dataclass(frozen=True)
 class Constants:
-    """One set of values; see MEANING. `stacks` is the remaining factor of each software's kernels, 1 for an unknown one."""
+    """One set of values of JUDGED's constants; `stacks` has the factor of each software's kernels, 1 for an unknown one."""
 
-    matmul: float = 0.97
-    inner_half: float = 96.0
-    float8: float = 0.85
-    attention: float = 0.9
-    memory: float = 1.0
-    overlap_cost: float = 0.3
-    copy: float = 0.9
-    staged: float = 1.0
-    processor: float = 1.0
-    network: float = 1.0
-    narrow: float = 0.85
-    cached: float = 0.35
-    spill: float = 0.05
+    matmul: float = JUDGED["matmul"][0]
+    inner_half: float = JUDGED["inner_half"][0]
+    float8: float = JUDGED["float8"][0]
+    attention: float = JUDGED["attention"][0]
+    attention_half: float = JUDGED["attention_half"][0]
+    narrow: float = JUDGED["narrow"][0]
+    memory: float = JUDGED["memory"][0]
+    cached: float = JUDGED["cached"][0]
+    spill: float = JUDGED["spill"][0]
+    spread: float = JUDGED["spread"][0]
+    overhead_s: float = JUDGED["overhead_s"][0]
+    overlap_cost: float = JUDGED["overlap_cost"][0]
+    copy: float = JUDGED["copy"][0]
+    staged: float = JUDGED["staged"][0]
+    staging: float = JUDGED["staging"][0]
+    processor: float = JUDGED["processor"][0]
+    network: float = JUDGED["network"][0]
     stacks: dict = field(default_factory=dict, hash=False)
 
     def machine(self, run):
-        """Returns the run's machine with these constants in place."""
-        machine, card = run.machine, run.machine.card
-        peaks = {dtype: rate * (self.float8 if dtype == "float8" else 1) for dtype, rate in card.peak_flops_per_s.items()}
-        machine = machine.with_(
-            peak_flops_per_s=peaks,
-            matmul_efficiency=card.matmul_efficiency * self.matmul,
-            inner_half=self.inner_half,
-            attention_efficiency=card.attention_efficiency * self.attention,
-            attention_backward_efficiency=card.attention_backward_efficiency * self.attention,
-            memory_efficiency=card.memory_efficiency * self.memory,
+        """Returns the run's machine with these constants in place; what kernels cost is pricing's."""
+        machine = run.machine.with_(
             overlap_cost=self.overlap_cost,
-            copy_bytes_per_s=machine.copy_bytes_per_s * self.copy,
-            staged_bytes_per_s=machine.staged_bytes_per_s * self.staged,
-            processor_bytes_per_s=machine.processor_bytes_per_s * self.processor,
+            copy_bytes_per_s=run.machine.copy_bytes_per_s * self.copy,
+            staged_bytes_per_s=run.machine.staged_bytes_per_s * self.staged,
+            processor_bytes_per_s=run.machine.processor_bytes_per_s * self.processor,
         )
         if machine.servers == 1:
             return machine
         network = machine.network
         return replace(machine, network=network.with_(bytes_per_s=network.bytes_per_s * self.network))
 
-    def stack_factor(self, run) -> float:
-        return self.stacks.get(run.stack.name, 1.0)
+    def pace(self, run) -> float:
+        """Returns what all kernels of this run are slower by: its software, and the slowest of its cards.
 
-    def kernel_s(self, card, kernel) -> float:
-        """Returns seconds of one kernel on this card: the longer of arithmetic and memory traffic."""
-        cache = CACHE.get(card.name, ANY_CACHE) * MIB
-        fill = kernel.moved_bytes / cache
-        seconds = card.kernel_s(kernel)
-        if len(kernel.shape) == 5:
-            return seconds / (self.narrow if kernel.shape[4] < 128 else 1.0)
-        if len(kernel.shape) == 4:
-            k = kernel.shape[3]
-            thick = (k + 2 * self.inner_half) / (k + self.inner_half) if kernel.dtype == "float8" else 1.0
-            return seconds * thick * (1 + self.spill * fill / (fill + 8))
-        return seconds * (1 - self.cached / (1 + (fill / 2) ** 2))
+        0.56 log2(n)^0.83 is within 2 % of the expected largest of n normal deviates, up to 16.
+        """
+        slowest = 0.564 * log2(run.cards) ** 0.83 if run.cards > 1 else 0.0
+        return self.stacks.get(run.stack.name, 1.0) * (1 + self.spread * slowest)
+
+    def whole_step_s(self, seconds: float) -> float:
+        """Returns seconds with what passes between steps, less for steps of less than half a second."""
+        return seconds + self.overhead_s * seconds / (seconds + 0.5)

@@ -1,7 +1,7 @@
 """What a configuration would take: replay of its traces, few micro-batches standing for many, and an interval round it."""
 
 from dataclasses import dataclass, field
-from math import exp
+from math import exp, hypot, sqrt
 
 from labkit.replay import Replay, replay
 from labkit.runs import memory
@@ -12,6 +12,7 @@ from labkit.runs.folding import Folded
 from labkit.runs.traces import traces
 from labkit.trace_records import Collective, Copy, HostWork, Message
 
+ASSUMED = 0.05  # half-width of the interval that one assumed setting alone is worth
 CLIFF = (0.7, 1.3)  # communication ÷ computation, where a little more of one or the other shows in full
 
 
@@ -36,14 +37,14 @@ class Estimate:
     warnings: tuple = ()
 
 
-def predict_configuration(run: Configuration, constants: Constants = FITTED) -> Estimate:
-    """Returns the Estimate of a run; `timeline` shows how it comes about."""
+def predict_configuration(run: Configuration, constants: Constants = FITTED, *, assumptions: int = 0) -> Estimate:
+    """Returns the Estimate of a run, its interval wider for settings that were assumed; `timeline` shows how it comes about."""
     seconds = step_s(run, constants)
     parts = _parts(run, constants, seconds)
     held = memory.peak_bytes(run)
     ratio = parts["communicate"] / parts["compute"]
-    low, high = _interval(run, ratio, constants)
-    share, peak = _mfu(run, seconds)
+    low, high = _interval(run, ratio, constants, assumptions)
+    share, peak = model_flops_share(run, seconds)
     return Estimate(
         step_time_s=seconds,
         tokens_per_s=run.tokens_per_step / seconds,
@@ -66,9 +67,17 @@ def step_s(run: Configuration, constants: Constants = FITTED) -> float:
     machine, count = Folded(run, constants), run.micro_batches
     few, more = _few(run)
     if count <= more:
-        return replay(traces(run), machine, record=False).step_s
+        return constants.whole_step_s(replay(traces(run), machine, record=False).step_s)
     first, second = (replay(traces(run, n), machine, record=False).step_s for n in (few, more))
-    return first + (count - few) / (more - few) * (second - first)
+    return constants.whole_step_s(first + (count - few) / (more - few) * (second - first))
+
+
+def kernels_s(run: Configuration, constants: Constants = FITTED) -> float:
+    """Returns seconds of the kernels of the longest stage, waits left out: what most constants act on, without a replay."""
+    machine, layers = Folded(run, constants), -(-run.model.layers // run.pp)
+    seconds = {name: machine.part_s(name) for name in ("embedding", "block forward", "block backward", "head")}
+    beat = layers * (seconds["block forward"] + seconds["block backward"]) + seconds["head"] + seconds["embedding"]
+    return (run.micro_batches + run.pp - 1) * beat
 
 
 def timeline(run: Configuration, constants: Constants = FITTED, *, micro_batches: int | None = None) -> Replay:
@@ -128,11 +137,12 @@ def _bytes(entry):
     return entry.moved_bytes if isinstance(entry, HostWork) else entry.payload_bytes
 
 
-def _interval(run, ratio, constants):
-    """Wider on several cards, for software that no row of the fit has, and near the cliff."""
+def _interval(run, ratio, constants, assumptions):
+    """Wider on several cards, for software that no row of the fit has, for what was assumed, and near the cliff."""
     width = ONE_CARD if run.cards == 1 else SEVERAL_CARDS
     if run.stack.name not in constants.stacks:
         width = max(width, UNKNOWN_SOFTWARE)
+    width = hypot(width, ASSUMED * sqrt(assumptions))
     if CLIFF[0] <= ratio <= CLIFF[1]:
         width *= 1.5
     return exp(-width), exp(width)
@@ -149,8 +159,8 @@ def _warnings(run, ratio, held):
         yield f"a {card.name} has no float8 products; they were counted as bfloat16"
 
 
-def _mfu(run, seconds):
-    """Model FLOPs: 6 a matmul parameter and token, 4 where the base is frozen, and the causal half of attention."""
+def model_flops_share(run: Configuration, seconds: float) -> tuple[float, str]:
+    """Returns MFU and the peak that it is of: 6 FLOPs a matmul parameter and token, 4 with a frozen base, causal attention."""
     model, card = run.model, run.machine.card
     per_weight = 4 if run.adapter_rank else 6
     attention = 3 * model.layers * model.attention_flops_per_token(run.seq_len, window=run.window)

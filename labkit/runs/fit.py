@@ -9,29 +9,27 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from labkit.runs import estimate
-from labkit.runs.constants import PRIORS, STACK_WIDTH, Constants
+from labkit.runs.constants import JUDGED, STACK_WIDTH, Constants
 
-STEP, DAMPING, TOLERANCE = 0.02, 1e-3, 2e-4
-ONE_CARD, SEVERAL = 0.02, 0.03  # what a row's own measurement is uncertain by: clocks, power, hosts
+STEP, DAMPING, TOLERANCE, HUBER = 0.02, 1e-3, 2e-4, 2.0
+TRANSFERS = ("overhead_s", "overlap_cost", "copy", "staged", "staging", "processor", "network")
+USUAL, NOISY = 0.03, 0.05  # what a row's own measurement is uncertain by: clocks, power, hosts; a row may say more
 
 
 @dataclass(frozen=True)
 class Point:
-    """One row to fit: its configuration and the measured seconds of a step."""
+    """One row to fit: its configuration, the measured seconds of a step, and how uncertain these are."""
 
     id: str
     run: object
     measured_s: float
-
-    @property
-    def width(self) -> float:
-        return ONE_CARD if self.run.cards == 1 else SEVERAL
+    width: float = USUAL
 
 
 def names(points) -> list[str]:
     """Returns the constants that these rows can say something of; a software's factor is "stack: …"."""
     stacks = dict.fromkeys(f"stack: {point.run.stack.name}" for point in points)
-    return [name for name in (*PRIORS, *stacks) if any(relevant(name, point.run) for point in points)]
+    return [name for name in (*JUDGED, *stacks) if any(relevant(name, point.run) for point in points)]
 
 
 def relevant(name: str, run) -> bool:
@@ -46,19 +44,19 @@ def relevant(name: str, run) -> bool:
         "staged": spread,
         "network": run.machine.servers > 1,
     }
-    known |= {"processor": moved and not run.stack.direct, "overlap_cost": spread}
+    known |= {"processor": moved and not run.stack.direct, "overlap_cost": spread, "staging": spread, "spread": spread}
     return known.get(name, True)
 
 
 def constants(wanted, x) -> Constants:
     """Returns the constants whose logarithms lie x away from their priors."""
-    values = {name: PRIORS[name][0] * float(np.exp(shift)) for name, shift in zip(wanted, x) if name in PRIORS}
-    stacks = {name[7:]: float(np.exp(shift)) for name, shift in zip(wanted, x) if name not in PRIORS}
+    values = {name: JUDGED[name][0] * float(np.exp(shift)) for name, shift in zip(wanted, x) if name in JUDGED}
+    stacks = {name[7:]: float(np.exp(shift)) for name, shift in zip(wanted, x) if name not in JUDGED}
     return replace(Constants(), **values, stacks=stacks)
 
 
 def widths(wanted) -> np.ndarray:
-    return np.array([PRIORS[name][1] if name in PRIORS else STACK_WIDTH for name in wanted])
+    return np.array([JUDGED[name][1] if name in JUDGED else STACK_WIDTH for name in wanted])
 
 
 def errors(points, wanted, x) -> np.ndarray:
@@ -68,12 +66,23 @@ def errors(points, wanted, x) -> np.ndarray:
 
 
 def jacobian(points, wanted, x, base) -> np.ndarray:
-    """Returns the errors' derivatives, [rows, constants], by differences; those that cannot matter are 0."""
+    """Returns the errors' derivatives, [rows, constants], by differences; those that cannot matter are 0.
+
+    Only for constants of transfers is the whole step replayed; the others change the kernels, and the step by as much.
+    """
+    chosen = constants(wanted, x)
+    plain = np.array([estimate.kernels_s(point.run, chosen) for point in points])
+    step_s = np.exp(base) * np.array([point.measured_s for point in points])
     slopes = np.zeros((len(points), len(wanted)))
     for column, name in enumerate(wanted):
         rows = [n for n, point in enumerate(points) if relevant(name, point.run)]
         shifted = x + STEP * (np.arange(len(x)) == column)
-        slopes[rows, column] = (errors([points[n] for n in rows], wanted, shifted) - base[rows]) / STEP
+        if name in TRANSFERS:
+            slopes[rows, column] = (errors([points[n] for n in rows], wanted, shifted) - base[rows]) / STEP
+            continue
+        other = constants(wanted, shifted)
+        more = np.array([estimate.kernels_s(points[n].run, other) for n in rows]) - plain[rows]
+        slopes[rows, column] = np.log1p(more / step_s[rows]) / STEP
     return slopes
 
 
@@ -114,6 +123,3 @@ def loss(points, wanted, x, base) -> float:
     scaled = np.abs(base / np.array([point.width for point in points]))
     rows = np.where(scaled < HUBER, scaled**2 / 2, HUBER * (scaled - HUBER / 2))
     return float(rows.sum() + ((x / widths(wanted)) ** 2).sum() / 2)
-
-
-HUBER = 2.0

@@ -8,6 +8,7 @@ from labkit.links import Transfer
 from labkit.machine_model import Machine
 from labkit.runs.configuration import Configuration
 from labkit.runs.constants import Constants
+from labkit.runs.pricing import kernel_s
 from labkit.runs.traces import parts
 
 
@@ -29,12 +30,18 @@ class Folded(Machine):
         self.run, self.constants = run, constants
         self.real = constants.machine(run)
         self.card, self.world_size, self.name = self.real.card, run.pp, self.real.name
-        self._factor, self._parts = constants.stack_factor(run), parts(run)
+        self._pace, self._parts = constants.pace(run), parts(run)
 
     def kernel_s(self, kernel):
         """Seconds of a Kernel that stands for the kernels of a part, or of a single one."""
-        inside = self._parts.get(kernel.name, (kernel,))
-        return self._factor * sum(one.count * self.constants.kernel_s(self.card, one) for one in inside)
+        return self.part_s(kernel.name) if kernel.name in self._parts else self._sum_s((kernel,))
+
+    def part_s(self, name):
+        """Seconds of one of a block's passes, of the head, or of the embedding."""
+        return self._sum_s(self._parts[name])
+
+    def _sum_s(self, inside):
+        return self._pace * sum(one.count * kernel_s(self.constants, self.card, one) for one in inside)
 
     def ranks(self, stage, axis=None):
         """The ranks of a stage; with an axis, those of its first group along it."""
@@ -48,7 +55,10 @@ class Folded(Machine):
         stage = group[0]
         members = self.ranks(stage, axis)
         transfer = self.real.collective(name, members, payload_bytes)
-        return self._folded(transfer, {members[0]: stage}, self._crowd(stage) / self._crowd(stage, axis))
+        folded = self._folded(transfer, {members[0]: stage}, self._crowd(stage) / self._crowd(stage, axis))
+        staging = {at: seconds * (self.constants.staging if at[0] == "host" else 1) for at, seconds in folded.uses.items()}
+        by_engine = self.run.copy_engine_collectives == "all" or (self.run.copy_engine_collectives and name == "all_gather")
+        return (Quiet if by_engine else Transfer)(folded.latency_s, staging)
 
     def message(self, sender, receiver, payload_bytes):
         ends = {self.ranks(stage)[0]: stage for stage in (sender, receiver)}

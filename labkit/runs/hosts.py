@@ -78,8 +78,6 @@ def _wired(text, server):
         changes = {name: getattr(server, name) * share for name in ("copy_bytes_per_s", "staged_bytes_per_s", "peer_bytes_per_s")}
     if re.search(r"patched|p2p (on|enabled|driver)|with p2p", text, re.IGNORECASE):
         changes["peer_to_peer"] = True
-    if re.search(r"workstation|single socket|1 socket|threadripper", text, re.IGNORECASE):
-        changes["host_bytes_per_s"] = 2 * 8 * 11.5e9  # one socket: nothing crosses to another one
     return server.with_(source=VARIANT, **changes) if changes else server
 
 

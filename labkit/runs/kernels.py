@@ -8,12 +8,12 @@ from math import ceil, log2
 from labkit.runs.configuration import Configuration
 from labkit.trace_records import Kernel
 
-EVERYTHING = {"norm1", "norm2", "qkv", "core", "out", "ffn", "swiglu", "block"}
+EVERYTHING = {"norm1", "norm2", "qkv", "rotary", "core", "out", "ffn", "swiglu", "block"}
 TAGS = {  # what a recompute setting repeats of the forward
     "block": EVERYTHING,
-    "attention": {"norm1", "qkv", "core"},
+    "attention": {"norm1", "qkv", "rotary", "core"},
     "attention_core": {"core"},
-    "qkv": {"qkv"},
+    "qkv": {"qkv", "rotary"},
     "ffn": {"norm2", "ffn", "swiglu"},
     "norm": {"norm1", "norm2"},
     "swiglu": {"swiglu"},
@@ -113,7 +113,8 @@ def _attention(run, phase, *, backward=False):
 def _pieces(run, pieces, phase):
     """(part, kernel) of elementwise pieces; MLP and heads are cut by tensor parallelism, the rest is not."""
     widths, size = symbol_widths(run), run.tokens * (2 if "32" in run.dtype else 1)
-    return [(part, _move("elementwise", size * widths[symbol] * nbytes, phase)) for part, symbol, nbytes in pieces]
+    used = [piece for piece in pieces if piece[0] != "rotary" or not run.model.positions]
+    return [(part, _move("elementwise", size * widths[symbol] * nbytes, phase)) for part, symbol, nbytes in used]
 
 
 def symbol_widths(run: Configuration) -> dict:
@@ -157,6 +158,8 @@ def _per_weight(run):
     if run.adapter_rank:
         return []
     nbytes = run.stack.cast_bytes + run.stack.accumulate_bytes + (2 if run.dtype == "float8" else 0)
+    if run.zero >= 2 and run.copy_engine_collectives == "all":  # copied pieces are added by a kernel
+        nbytes += 2 + 4 / run.dp
     return [_move("weights", nbytes * run.model.block_parameters / run.tp, "backward")] if nbytes else []
 
 

@@ -49,6 +49,7 @@ class Layout:
     attention_chunks: int = 1
     micro_batches: int | None = None
     nodes: int | None = None
+    copy_engine_collectives: str = ""
     messages: list = field(default_factory=list)
 
 
@@ -62,6 +63,8 @@ def parse(text: str) -> Layout:
                 layout.zero = 3
         elif not _known(layout, key, value.lower()):
             layout.messages.append(f"layout: {key + ('=' + value if value else '')!r} is not known here and was left out")
+    if re.search(r"copy.engine.collectives|memcpy", str(text or ""), re.IGNORECASE):
+        layout.copy_engine_collectives = "gathers" if re.search(r"memcpy.all.gather", str(text), re.IGNORECASE) else "all"
     spread = re.search(r"(?:over|on)\s+(\d+)\s+gpu", str(text or ""), re.IGNORECASE)
     if spread and not layout.ways:
         layout.ways["dp"] = max(1, int(spread.group(1)))

@@ -18,7 +18,7 @@ def configuration(row: Row) -> Configuration:
     ways = _ways(row, said)
     adapter = re.search(r"lora", _setup(row), re.IGNORECASE) is not None
     base = "nf4" if adapter and re.search(r"qlora|nf4|4.?bit|int4", _setup(row), re.IGNORECASE) else "bf16"
-    stack = stacks.of(row, _setup(row), adapter)
+    stack = stacks.saving(stacks.of(row, _setup(row), adapter), _setup(row), model.hidden)
     seq_len = _seq_len(row, model)
     return Configuration(
         model=model,
@@ -38,6 +38,7 @@ def configuration(row: Row) -> Configuration:
         reduce_always=re.search(r"\bno no_sync", row.text("notes"), re.IGNORECASE) is not None,
         head_chunks=said.head_chunks,
         attention_chunks=said.attention_chunks,
+        copy_engine_collectives=said.copy_engine_collectives,
         machine=hosts.of(row, said.nodes, ways["dp"] * ways["tp"] * ways["pp"]),
     )
 
@@ -78,6 +79,8 @@ def _adjusted(row, model, shape):
         row.assume(f"{model.name} with the row's own shape {stated}")
         whole = {"layers": model.layers, "vocab": model.vocab, "hidden": model.hidden} | stated
         return shapes.of_shape(row.text("model"), **whole)
+    if model.positions and re.search(r"\brope\b|rotary", row.text("model"), re.IGNORECASE):
+        stated["positions"] = 0
     return shapes.changed(model, **stated)
 
 

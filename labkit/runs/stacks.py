@@ -2,11 +2,11 @@
 
 A piece such as "mlp f6" is one kernel that reads and writes 6 bytes per token and element of a width: h hidden, q and k
 the query and key/value widths, f the MLP's. Two bytes are one pass over bfloat16. Before it stands its part of the block:
-a recompute setting repeats, or need not keep, the pieces of some parts.
+a recompute setting repeats, or need not keep, the pieces of some parts; "rotary" ones are of models with rotary positions.
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 ADAPTER_RANK = 64  # fsdp_qlora's default
 
@@ -63,8 +63,8 @@ class Stack:
 
 LLMQ = Stack(
     "LLM.Q",
-    forward=pieces("norm1 h8, qkv q4, qkv k4, norm2 h8, swiglu f6"),
-    backward=pieces("mlp f10, norm h8, rope q4, rope k4, bias q2, bias k4, norm h8"),
+    forward=pieces("norm1 h8, rotary q4, rotary k4, norm2 h8, swiglu f6"),
+    backward=pieces("mlp f10, norm h8, rotary q4, rotary k4, bias q2, bias k4, norm h8"),
     quantise=(
         pieces("norm1 h3, out q5, norm2 h3, swiglu f3"),
         pieces("down h3, down f2, down h2, up f6, up h2, up f4, out h3, out q3, out h2, qkv q6, qkv k12, qkv h2"),
@@ -83,8 +83,8 @@ LLMQ = Stack(
 )
 LIGER = Stack(
     "HF Trainer with Liger kernels",
-    forward=pieces("block h4, block q8, block k8, block h6, block h4, block f6, block h6"),
-    backward=pieces("mlp f10, add h6, norm h6, add h6, rope q8, rope k8, bias q2, bias k4, add h12, norm h6, add h6"),
+    forward=pieces("block h4, rotary q8, rotary k8, block h6, block h4, block f6, block h6"),
+    backward=pieces("mlp f10, add h6, norm h6, add h6, rotary q8, rotary k8, bias q2, bias k4, add h12, norm h6, add h6"),
     head=8,
     logits_bytes=2,
     head_rows=-1,
@@ -94,8 +94,8 @@ LIGER = Stack(
 )
 EAGER = Stack(
     "PyTorch, eager",
-    forward=pieces("block h36, block q19, block k19, block h6, block h36, block f10, block h6"),
-    backward=pieces("mlp f18, add h6, norm h60, add h6, rope q25, rope k25, add h12, norm h60, add h6"),
+    forward=pieces("block h36, rotary q19, rotary k19, block h6, block h36, block f10, block h6"),
+    backward=pieces("mlp f18, add h6, norm h60, add h6, rotary q25, rotary k25, add h12, norm h60, add h6"),
     head=46,
     logits_bytes=15,
     checkpoint_bytes=4,
@@ -105,19 +105,20 @@ EAGER = Stack(
 )
 COMPILED = Stack(
     "torch.compile, autocast",
-    forward=pieces("block h12, block q4, block k8, block h12, block f6"),
-    backward=pieces("mlp f10, norm h18, rope q4, rope k8, norm h18"),
+    forward=pieces("block h12, block q4, block k8, rotary q8, rotary k8, block h12, block f6"),
+    backward=pieces("mlp f10, norm h18, heads q4, heads k8, rotary q8, rotary k8, norm h18"),
     cast_bytes=6,
     accumulate_bytes=18,
     weight_bytes=6,
     gradient_bytes=4,
     kept=pieces("block h10, block q2, block k4, block f6"),
+    reserve=4.0,
     fused=True,
 )
 MEGATRON = Stack(
     "Megatron-LM",
-    forward=pieces("block h4, block q12, block k12, block h6, block h4, block f6, block h6"),
-    backward=pieces("mlp f10, add h6, norm h6, rope q12, rope k12, add h6, norm h6"),
+    forward=pieces("block h4, rotary q12, rotary k12, block h6, block h4, block f6, block h6"),
+    backward=pieces("mlp f10, add h6, norm h6, rotary q12, rotary k12, add h6, norm h6"),
     head=40,
     logits_bytes=10,
     accumulate_bytes=4,
@@ -165,3 +166,14 @@ def of(row, setup: str, adapter: bool) -> Stack:
             if re.search(pattern, text, re.IGNORECASE):
                 return stack
     return PLAIN
+
+
+def saving(stack: Stack, text: str, hidden: int) -> Stack:
+    """Returns the software with what a row says of a smaller optimizer: 8-bit moments, of low rank, layer by layer."""
+    if not re.search(r"8.?bit (optim|adam|galore)|8.?bit.{0,12}(optim|adam)", text, re.IGNORECASE):
+        return stack
+    low = re.search(r"rank\D{0,3}(\d{1,6})", text) if re.search(r"galore|low.rank", text, re.IGNORECASE) else None
+    # Each matrix of low rank keeps a projector in bfloat16 as well, 0.56 bytes a parameter at full rank and Llama's widths.
+    share = 1.56 * min(1.0, int(low.group(1)) / hidden) if low else 1.0
+    gradient = 0.1 if re.search(r"per.layer", text, re.IGNORECASE) else 2
+    return replace(stack, weight_bytes=2, gradient_bytes=gradient, moment_bytes=share, master_bytes=0)

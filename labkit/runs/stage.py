@@ -5,6 +5,7 @@ from labkit.runs import kernels
 from labkit.runs.shares import gradient_bytes, layer_bytes, layers_of, trained
 from labkit.trace_records import Collective, Copy, HostWork, Mark, Message, Trace, Wait
 
+IN_FLIGHT = 4  # reductions of gradients that may run behind the layers
 HOST_UPDATE_BYTES = 26  # gradient 2, master and both moments read and written: 2 x (4 + 4 + 4)
 
 
@@ -39,15 +40,9 @@ class Stage:
             self.entries.append(self.parts["embedding"])
         else:
             self.receive(part - 1, self.tag(operation, part, 0))
-        count = layers_of(run, self.stage, operation.chunk)
-        fetched = self.fetch(first)
-        for layer in range(count):
-            upcoming = self.fetch(first) if layer + 1 < count else []
-            self.wait(fetched)
+        for _ in self.layers(operation.chunk, first, self.keep):
             self.entries.append(self.parts["block forward"])
             self.reduce_activations()
-            self.keep(layer)
-            fetched = upcoming
         if end:
             self.entries.append(self.parts["head"])
         else:
@@ -59,17 +54,12 @@ class Stage:
         if part < run.pp * run.chunks - 1:
             self.receive(part + 1, self.tag(operation, part, 1))
         self.mark("backward", operation, True)
-        count = layers_of(run, self.stage, operation.chunk)
-        fetched = self.fetch(False) + self.load()
-        for layer in range(count):
-            upcoming = self.fetch(False) + self.load() if layer + 1 < count else []
-            self.wait(fetched)
+        for _ in self.layers(operation.chunk, False, lambda layer: layer and self.reduce_gradients(last), backward=True):
             self.entries.append(self.parts["block backward"])
             self.reduce_activations()
             if "block" in run.recompute:
                 self.reduce_activations(half=True)
-            self.reduce_gradients(last)
-            fetched = upcoming
+        self.reduce_gradients(last)
         if part > 0:
             self.send(part - 1, self.tag(operation, part - 1, 1))
         else:
@@ -98,27 +88,48 @@ class Stage:
 
     # transfers of a layer
 
-    def fetch(self, first):
-        """Brings the next layer's weights: from the host, from the other cards, or both; the ids to wait for."""
-        run, nbytes, ids = self.run, self.layer_bytes, []
-        gathered = run.sharded or (first and run.stack.direct and run.zero and run.dp > 1)
+    def layers(self, chunk, first, before, backward=False):
+        """Yields a chunk's layers, each when its weights are there and the next layer's are on their way.
+
+        `before` is called between the wait and what is sent ahead, so that this runs beside the layer's kernels.
+        """
+        count, gathered = layers_of(self.run, self.stage, chunk), self.gathered(first)
+        held = self.gather(self.bring(backward), first)
+        coming = self.bring(backward) if count > 1 else []
+        for layer in range(count):
+            self.wait(held + (coming if gathered else []) + self.grads[:-IN_FLIGHT])
+            before(layer)
+            held = self.gather(coming, first) if layer + 1 < count else []
+            coming = self.bring(backward) if layer + 2 < count else []
+            yield layer
+
+    def gathered(self, first):
+        """Whether the layer's weights come from the other cards; not where each reads all of them from the host."""
+        run, direct = self.run, self.run.stack.direct
+        return run.dp > 1 and (run.sharded or bool(first and direct and run.zero)) and not (run.streamed and direct)
+
+    def bring(self, backward):
+        """Starts the copies that a layer needs from the host: its weights, or this card's shard, and what forward sent there."""
+        run, ids = self.run, []
         if run.streamed:
-            shard = 1 if run.stack.direct or run.dp == 1 else run.dp if run.zero == 3 else 1
-            ids.append(self.copy("to_device", nbytes / shard))
-            gathered = gathered and shard > 1
-        if gathered:
-            ids.append(self.over("all_gather", "dp", nbytes, after=tuple(ids)))
+            shard = run.dp if run.zero == 3 and not run.stack.direct else 1
+            ids.append(self.copy("to_device", self.layer_bytes / shard))
+        if backward and "activations" in run.offload:
+            ids.append(self.copy("to_device", self.kept_bytes()))
         return ids
 
-    def keep(self, layer):
-        """Sends a layer's kept activations to the host, at most two layers behind."""
-        if "activations" in self.run.offload:
-            self.outs.append(self.copy("to_host", self.kept_bytes()))
-            if len(self.outs) > 2:
-                self.wait([self.outs.pop(0)])
+    def gather(self, copied, first):
+        """Gathers a layer's weights once they are copied; the ids to wait for."""
+        if not self.gathered(first):
+            return copied
+        self.wait(copied)
+        return [self.over("all_gather", "dp", self.layer_bytes)]
 
-    def load(self):
-        return [self.copy("to_device", self.kept_bytes())] if "activations" in self.run.offload else []
+    def keep(self, layer):
+        """Sends what the layer before keeps for backward to the host, at most two layers behind."""
+        if "activations" in self.run.offload:
+            self.wait(self.outs[:-1])
+            self.outs.append(self.copy("to_host", self.kept_bytes()))
 
     def kept_bytes(self):
         return 2 * self.run.tokens * self.run.model.hidden
@@ -131,23 +142,21 @@ class Stage:
 
     def reduce_gradients(self, last):
         run = self.run
-        always = run.zero >= 2 or run.reduce_always or "gradients" in run.offload
-        if not (last or always) or not self.grad_bytes:
+        if not self.grad_bytes or not (last or run.zero >= 2 or run.reduce_always or "gradients" in run.offload):
             return
+        shard = self.grad_bytes / (run.dp if run.zero else 1)
+        if "gradients" in run.offload and run.stack.direct:
+            self.add_on_host(shard)
         if run.dp > 1:
             self.grads.append(self.over("reduce_scatter" if run.zero else "all_reduce", "dp", self.grad_bytes))
-        to_host = "gradients" in run.offload or ("master" in run.offload and not run.stack.direct and (last or run.zero >= 2))
-        if to_host:
-            shard = self.grad_bytes / (run.dp if run.zero else 1)
-            moved = [self.copy("to_host", shard)]
-            if run.stack.direct:  # a kernel adds to the host's memory itself: nothing else runs meanwhile
-                self.wait(self.grads + moved + [self.copy("to_device", shard)])
-            elif last or run.zero < 2:
-                self.grads += moved
-            else:  # DeepSpeed adds on the card what the host holds already
-                self.grads += [*moved, self.copy("to_device", shard)]
-        while len(self.grads) > 4:
-            self.wait([self.grads.pop(0)])
+        if not run.stack.direct and ("gradients" in run.offload or "master" in run.offload and (last or run.zero >= 2)):
+            self.grads.append(self.copy("to_host", shard))
+            if not last and run.zero >= 2:  # DeepSpeed adds on the card what the host holds already
+                self.grads.append(self.copy("to_device", shard))
+
+    def add_on_host(self, shard):
+        """A kernel adds the layer before to the gradients in the host's memory; nothing else runs meanwhile."""
+        self.wait(self.grads[:-1] + [self.copy("to_host", shard), self.copy("to_device", shard)])
 
     def outer_gather(self, first):
         run = self.run
