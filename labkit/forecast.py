@@ -47,24 +47,43 @@ def forecast(strategies, *, batch="global"):
 
 def _fill(made, strategies, batch):
     wide = batch == "per_rank"
-    sizes = WORLD_SIZES[1:]
-    requests = [(one_device, 1, made.job)]
-    for strategy in strategies.values():
-        requests += [(strategy, n, made.job.replace(batch_size=n * made.job.batch_size) if wide else made.job) for n in sizes]
-    alone, *found = traced_several(requests, seconds=SECONDS)
+    alone, found = _traced(made.job, strategies, wide)
     if isinstance(alone, Exception):
         raise alone
     alone_s = replay(alone, MACHINE, record=False).step_s
-    for at, name in enumerate(strategies):
-        results = dict(zip(sizes, found[at * len(sizes) : (at + 1) * len(sizes)], strict=True))
-        steps_s = {n: _step_s(traces) for n, traces in results.items()}
+    for name, traces in found.items():
+        steps_s = {n: _step_s(traces[n]) for n in sorted(traces)}
         times = {n: step_s for n, step_s in steps_s.items() if isinstance(step_s, float)}
         if not times:
-            made.reasons[name] = _reason([steps_s[n] for n in sizes])
+            made.reasons[name] = _reason(list(steps_s.values()))
             continue
         made.speedups[name] = {1: 1.0} | {n: (n if wide else 1) * alone_s / step_s for n, step_s in times.items()}
         rates = {n: made.job.tokens_per_step * speedup / alone_s for n, speedup in made.speedups[name].items()}
         made.tokens_per_s[name] = rates
+
+
+def _traced(job, strategies, wide):
+    """(traces of one device, {name: {world size: traces or exception}}).
+
+    Where all ranks of the largest size do the same, those of a smaller one that divides the batch do so too.
+    """
+    *smaller, largest = WORLD_SIZES[1:]
+
+    def request(name, n):
+        return strategies[name], n, job.replace(batch_size=n * job.batch_size) if wide else job
+
+    alone, *found = traced_several([(one_device, 1, job), *(request(name, largest) for name in strategies)], seconds=SECONDS)
+    traces = {name: {largest: one} for name, one in zip(strategies, found, strict=True)}
+    for symmetric in (True, False):
+        mine = [(name, n) for name in strategies for n in smaller if _is_symmetric(traces[name][largest]) == symmetric]
+        found = traced_several([request(*one) for one in mine], seconds=SECONDS, symmetric=symmetric)
+        for (name, n), one in zip(mine, found, strict=True):
+            traces[name][n] = one
+    return alone, traces
+
+
+def _is_symmetric(traces):
+    return not isinstance(traces, Exception) and all(one.entries is traces[0].entries for one in traces)
 
 
 def _step_s(traces):

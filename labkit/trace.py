@@ -70,16 +70,17 @@ def trace(strategy, *, world_size, job=None, ranks=None, with_memory=True):
     return tuple(found[0, rank] for rank in ranks)
 
 
-def trace_several(requests, *, with_memory=True, seconds=None):
+def trace_several(requests, *, with_memory=True, seconds=None, symmetric=False):
     """Traces several strategies at once, from (strategy, world_size, job); returns for each its traces, or the exception.
 
+    symmetric  all ranks are known to do the same, so that one of them is enough
     seconds  of processor time in each process, after which no more is begun; what is missing then is a TimeoutError
     """
-    ends = [(at, rank) for at, (_, size, _) in enumerate(requests) for rank in sorted({0, size - 1})]
+    ends = [(at, rank) for at, (_, size, _) in enumerate(requests) for rank in sorted({0, 0 if symmetric else size - 1})]
     found = _traced(requests, ends, with_memory, seconds)
     between = []
     for at, (_, size, _) in enumerate(requests):
-        first, last = found[at, 0], found[at, size - 1]
+        first, last = found[at, 0], found.get((at, size - 1))
         if isinstance(first, Trace) and isinstance(last, Trace):
             if are_alike(first, last):
                 found[at, size - 1] = dataclasses.replace(first, rank=size - 1)  # one copy of the entries serves all

@@ -1,5 +1,6 @@
 """What a traced rank says to the others: its collectives, its messages, and what it waits for."""
 
+import contextlib
 import types
 
 import torch
@@ -33,6 +34,7 @@ class Calls:
         self._steps = steps
         self._groups, self._counts, self._same = {}, {}, {}
         self._open, self._results = {}, {}
+        self._beside = None  # (after, entries) while collectives go to a stream of their own
 
     def begin(self, operation):
         """Nothing is shown of a rank that is traced."""
@@ -51,13 +53,20 @@ class Calls:
             entry = Message(operation, peer, payload_bytes, number, tag, True)
         else:
             self._counts[key] = count = self._counts.get(key, -1) + 1
-            entry = Collective(operation, key[0], payload_bytes, (*key, count), number, bool(asynchronous))
+            after, beside = self._beside or (None, None)
+            is_beside = beside is not None
+            entry = Collective(operation, key[0], payload_bytes, (*key, count), number, is_beside or bool(asynchronous), after)
+            if is_beside:
+                beside.append(entry)
+                work = None  # `wait_for` is told instead
         self._steps.add(entry)
         if work is not None:
             self._open[id(work)] = work, entry
 
     def wait(self, work, *timeout):
         """Notes that the device waits for a call; of a Work that stands for several, for all that are open."""
+        if self._beside is not None:
+            return True
         _, entry = self._open.pop(id(work), (None, None))
         if entry is None:
             open_ones = [other for _, other in self._open.values() if other.asynchronous]
@@ -66,6 +75,19 @@ class Calls:
         elif entry.asynchronous:
             self._steps.wait(entry)
         return True
+
+    @contextlib.contextmanager
+    def beside(self, after=None):
+        """Collectives called within are asynchronous and wait only for `after` (see Collective); yields the list of them."""
+        before, self._beside = self._beside, (after, [])
+        try:
+            yield self._beside[1]
+        finally:
+            self._beside = before
+
+    def wait_for(self, entries):
+        """Notes that the device waits for these."""
+        self._steps.wait(*entries)
 
     def functional(self, function, arguments, made):
         """Notes one of torch's functional collectives, which do not reach their group in a traced rank."""
@@ -117,7 +139,7 @@ class Steps:
     def wait(self, *entries):
         """Adds a Wait; a call that is waited for before anything else is done becomes a synchronous one."""
         ids = tuple(entry.id for entry in entries)
-        if len(ids) == 1 and self.entries and self.entries[-1] is entries[0]:
+        if len(ids) == 1 and self.entries and self.entries[-1] is entries[0] and entries[0].after is None:
             self.entries[-1] = _synchronous(entries[0])
         elif ids:
             self.add(Wait(ids))

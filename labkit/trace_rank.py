@@ -9,6 +9,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from labkit.memory_account import MemoryAccount
 from labkit.timeline import KINDS
 from labkit.trace_calls import Calls, Steps
+from labkit.trace_fsdp import streams
 from labkit.trace_mode import CPU, Tracer
 from labkit.trace_records import Mark, Trace
 from labkit.trace_torch import patched, pretended_group
@@ -110,7 +111,10 @@ def trace_rank(strategy, job, rank, world_size, *, known, orders, with_memory=Tr
         calls, phases = Calls(steps), Phases(steps)
         tracer = Tracer(on_kernel=steps.add, phase=phases, functional=calls.functional, known=known)
         account = MemoryAccount("cpu") if with_memory else NoAccount()
-        with pretended_group(rank, world_size, calls), patched(tracer, orders), tracer, phases.updates(), account:
+        with contextlib.ExitStack() as open_ones:
+            group = pretended_group(rank, world_size, calls)
+            for one in (group, patched(tracer, orders), streams(calls), tracer, phases.updates(), account):
+                open_ones.enter_context(one)
             step = build(strategy, TracedRank(rank, world_size, phases, account), account.observe(job))
             _take_step(step, job, account, 0)
             if not orders.were_right():

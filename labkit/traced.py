@@ -18,12 +18,12 @@ def traced(strategy, *, world_size, job):
     return found
 
 
-def traced_several(requests, *, with_memory=False, seconds=None):
+def traced_several(requests, *, with_memory=False, **options):
     """Returns what `trace_several` returns, tracing only what is not kept."""
     keys = [(_digest(strategy), world_size, job) for strategy, world_size, job in requests]
     found = {key: _recall(key, with_memory) for key in keys}
     left = {key: request for key, request in zip(keys, requests, strict=True) if found[key] is None}
-    results = trace_several(list(left.values()), with_memory=with_memory, seconds=seconds)
+    results = trace_several(list(left.values()), with_memory=with_memory, **options)
     for key, traces in zip(left, results, strict=True):
         found[key] = traces
         if not isinstance(traces, Exception):
