@@ -79,6 +79,7 @@ class Calls:
     @contextlib.contextmanager
     def beside(self, after=None):
         """Collectives called within are asynchronous and wait only for `after` (see Collective); yields the list of them."""
+        after = None if after is None else self._steps.of_this_step(after)
         before, self._beside = self._beside, (after, [])
         try:
             yield self._beside[1]
@@ -122,11 +123,11 @@ class Steps:
     """The entries of one rank's step, in the order of its code."""
 
     def __init__(self):
-        self.entries, self.is_recording, self._ids = [], False, 0
+        self.entries, self.is_recording, self._ids, self._first = [], False, 0, 0
 
     def begin(self):
         """From now on what is added counts."""
-        self.entries, self.is_recording = [], True
+        self.entries, self.is_recording, self._first = [], True, self._ids + 1
 
     def add(self, entry):
         if self.is_recording:
@@ -136,9 +137,13 @@ class Steps:
         self._ids += 1
         return self._ids
 
+    def of_this_step(self, ids):
+        """Those of the ids that the warm-up has not left."""
+        return tuple(one for one in ids if one >= self._first)
+
     def wait(self, *entries):
         """Adds a Wait; a call that is waited for before anything else is done becomes a synchronous one."""
-        ids = tuple(entry.id for entry in entries)
+        ids = self.of_this_step(entry.id for entry in entries)
         if len(ids) == 1 and self.entries and self.entries[-1] is entries[0] and entries[0].after is None:
             self.entries[-1] = _synchronous(entries[0])
         elif ids:
