@@ -36,7 +36,9 @@ def draw_memory(groups, *, limit_bytes=None, title="", badge="", note=""):
     for place, total in zip(places, sums, strict=True):
         text = f"{short(total)}B" if total >= 1000 else f"{total} B"
         if px_per_bar >= LETTERS_PX * len(text):
-            axes.text(place, total + 0.015 * top, text, ha="center", va="bottom", fontsize=8.5, color=INK)
+            look = {"ha": "center", "va": "bottom", "fontsize": 8.5, "color": INK, "zorder": 4}
+            box = {"facecolor": "white", "edgecolor": "none", "pad": 0.6}  # it may lie on the line of the card's memory
+            axes.text(place, total + 0.015 * top, text, bbox=box, **look)
     if limit_bytes:
         axes.axhline(limit_bytes, color=ALARM, linewidth=1.2, linestyle=(0, (4, 2)))
     axes.set(xlim=((places[-1] - span) / 2, (places[-1] + span) / 2), ylim=(0, 1.1 * top))
