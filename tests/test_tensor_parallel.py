@@ -103,7 +103,7 @@ def test_torch_ends_as_ours_and_sums_the_input_of_attention_three_times():
 JOBS = [{}, {"tied": True, "blocks": 2, "seq_len": 16}, {"batch_size": 1, "vocab_size": 512, "dtype": torch.float32}]
 
 
-@pytest.mark.parametrize("world_size, changes", zip((2, 4, 2), JOBS), ids=str)
+@pytest.mark.parametrize("world_size, changes", list(zip((2, 4, 2), JOBS)), ids=str)
 def test_traffic_is_that_of_the_formula(world_size, changes):
     """4 sums of B T D numbers for a block, one for the embedding, one for the head's input, three of B T for the loss."""
     job = labkit.small_job(**changes)
