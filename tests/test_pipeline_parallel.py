@@ -131,6 +131,14 @@ def test_parts_are_the_model_once_and_of_equal_work():
     assert blocks == [12, 12] and held == [8, 4]
 
 
+def test_a_head_heavier_than_a_part_stands_alone():
+    job = labkit.small_job(blocks=4, vocab_size=50_304)
+    held = [lesson.build_part(job, part, 4) for part in range(4)]
+    assert [sum(any(True for _ in block.parameters()) for block in one.blocks) for one in held] == [1, 2, 1, 0]
+    names = [name for one in held for name, _ in one.named_parameters()]
+    assert names == [name for name, _ in job.model().named_parameters()]
+
+
 REFUSED = [
     (naive(3, 4), {}, "a schedule of 3 stages on 2 ranks; use one stage per rank"),
     (gpipe(2, 3), {}, "8 sequences do not divide into 3 micro-batches; use a divisor"),
