@@ -1,7 +1,7 @@
 """labkit: run a parallel training strategy on every device at hand, check it, race it, and see it.
 
-The contract is small: `launch` runs a function on N ranks; `train`, `parity` and `scaling` look at a *strategy* — a plain
-function from a notebook cell — through three lenses; `machine` says what there is to run on; `check` judges exercises.
+The contract is small: `launch` runs a function on N ranks; `train`, `parity`, `scaling` and `predict` look at a *strategy* — a
+plain function from a notebook cell — through four lenses; `machine` says what there is to run on; `check` judges exercises.
 """
 
 from labkit import live, server_link
@@ -20,6 +20,7 @@ from labkit.holdings import holdings
 from labkit.jobs import Job, job, small_job
 from labkit.launcher import Run, launch
 from labkit.oracle import parity
+from labkit.prediction import predict
 from labkit.race import scaling
 from labkit.rank import Rank
 from labkit.timeline import Span, Timeline
@@ -44,6 +45,7 @@ __all__ = [
     "machine",
     "notebook",
     "parity",
+    "predict",
     "scaling",
     "schedule",
     "small_job",

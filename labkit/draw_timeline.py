@@ -21,17 +21,17 @@ LAYERS = ("idle", *KIND_COLOURS)  # from the bottom up
 KIND_NAMES = {"backward_input": "backward (input)", "backward_weight": "backward (weight)"}
 
 
-def draw_timeline(timelines, titles=(), *, title="", badge="", note="", unit="ms", normalised=False):
+def draw_timeline(timelines, titles=(), *, title="", badge="", note="", unit="ms", normalised=False, below_px=0):
     """Stack timelines on one time axis, from each one's first compute on, with its length and bubble.
 
     A box bears its micro-batch if there is room; boxes of a later chunk are paler; grey is what counts as idle.
     `unit` names the time axis; another one than ms stands for one second (ideal schedules may count in slots).
-    `normalised` draws each timeline as a share of its own length, for timelines in unlike units.
+    `normalised` draws each timeline as a share of its own length, for timelines in unlike units. `below_px` is left free.
     """
     if not timelines:
         raise ValueError("no timeline to draw; pass a list with at least one")
     rows = [_Rows(one, 100 / (one.total_s or 1) if normalised else 1e3 if unit == "ms" else 1) for one in timelines]
-    bottom = AXIS_PX + sum(TITLE_PX + one.height_px for one in rows)
+    bottom = below_px + AXIS_PX + sum(TITLE_PX + one.height_px for one in rows)
     figure = frame(HEADER_PX + bottom, title=title, badge=badge, note=note)
     first, last = min(one.first for one in rows), max(one.last for one in rows)
     limits = (first, last) if last > first else (first, first + 1)

@@ -43,7 +43,7 @@ class Prediction:
         room = "fits" if self.fits else "does NOT fit"
         lines.append(
             f"step {1e3 * self.step_s:,.1f} ms, {self.tokens_per_s:,.0f} tokens/s, MFU {self.mfu:.1%} of {self.peak_name}; "
-            f"up to {max(held) / 1e9:.1f} GB a card, which {room}"
+            f"up to {max(held) / 2**30:.1f} GiB a card, which {room}"
         )
         return "\n".join([*lines, *([self.note] if self.note else [])])
 
@@ -69,8 +69,8 @@ class Prediction:
         if not alone.fits:
             held = sum(alone.peak_bytes[0].values())
             raise ValueError(
-                f"this job takes {held / 1e9:.1f} GB on one device, and a {self.machine.card.name} has "
-                f"{self.machine.card.usable_bytes / 1e9:.1f} GB to use, so there is no speed-up; read tokens_per_s instead"
+                f"this job takes {held / 2**30:.1f} GiB on one device, and a {self.machine.card.name} has "
+                f"{self.machine.card.usable_bytes / 2**30:.1f} GiB to use, so there is no speed-up; read tokens_per_s instead"
             )
         return alone.step_s / self.step_s
 
