@@ -19,7 +19,7 @@ from labkit.trace import NotTraceable
 from labkit.training import one_device
 
 PIPELINE = labkit.notebook.load("06")
-SMALL = labkit.small_job()
+SMALL = labkit.small_job(blocks=2)
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +66,7 @@ def sums_activations(rank, job):
 class TestPrediction:
     def test_numbers_follow_from_the_replay(self, prediction):
         card = hardware.RTX4090
-        assert prediction.step_s == prediction.timeline.total_s or prediction.step_s > 0
+        assert 0 < prediction.timeline.total_s <= 1.0001 * prediction.step_s
         assert prediction.tokens_per_s == SMALL.tokens_per_step / prediction.step_s
         flops = SMALL.flops_per_token * SMALL.tokens_per_step
         assert prediction.mfu == pytest.approx(flops / prediction.step_s / 2 / card.peak("float64"))
@@ -130,7 +130,7 @@ class TestRefusals:
             predict("average")
 
     def test_a_layout_that_does_not_divide(self):
-        with pytest.raises(ValueError, match="4 blocks do not fill 8 parts"):
+        with pytest.raises(ValueError, match="2 blocks do not fill 8 parts"):
             predict(PIPELINE.pipeline_parallel, world_size=8, job=SMALL)
 
     def test_values_that_are_not_there(self):
@@ -146,13 +146,13 @@ class TestForecast:
     @pytest.fixture(scope="class", autouse=True)
     def small_preset(self):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("labkit.jobs.RTX_4090", labkit.small_job(batch_size=8))
+            patch.setattr("labkit.jobs.RTX_4090", labkit.small_job(blocks=2))
             yield
 
     def test_every_strategy_gets_a_line_or_a_reason(self):
         made = forecast({"dp": average, "reads": reads, "late": everyone_else, "2 stages": PIPELINE.pipeline_parallel})
         assert set(made.speedups["dp"]) == set(WORLD_SIZES) and made.speedups["dp"][1] == 1
-        assert set(made.speedups["2 stages"]) == {1, 2, 4}  # 4 blocks do not fill 8 parts
+        assert set(made.speedups["2 stages"]) == {1, 2}  # 2 blocks do not fill 4 parts
         assert made.reasons["reads"].startswith("not traceable: reads the value")
         assert made.reasons["late"].startswith("deadlock: ")
         assert made.badge == "predicted for 8 RTX 4090"

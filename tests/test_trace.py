@@ -20,19 +20,20 @@ from labkit.trace_records import Collective, Kernel, Mark, Message, Wait
 from labkit.traffic import Traffic
 from labkit.training import one_device
 
+JOB = labkit.small_job(blocks=2)
 PIPELINE, DATA = labkit.notebook.load("06"), labkit.notebook.load("03")
 
 
 @pytest.fixture(scope="module")
 def traced():
     """Traces of all strategies of this file, made at once."""
-    job = labkit.small_job()
+    job = JOB
     requests = {
         "one device": (one_device, 1, job),
         "average": (average, 2, job),
         "uneven": (average, 3, job),
-        "by hand": (functools.partial(DATA.data_parallel, bucket_bytes=200_000), 2, job),
-        "ddp": (functools.partial(DATA.torch_ddp, bucket_bytes=400_000), 2, job),
+        "by hand": (functools.partial(DATA.data_parallel, bucket_bytes=100_000), 2, job),
+        "ddp": (functools.partial(DATA.torch_ddp, bucket_bytes=200_000), 2, job),
         "pipeline": (PIPELINE.pipeline_parallel, 2, job),
         "zero bubble": (PIPELINE.zero_bubble_parallel, 2, job),
         "fsdp": (fully_sharded, 2, job),
@@ -103,7 +104,7 @@ def step_flops(job):
 
 class TestCosts:
     def test_flops_are_those_of_the_closed_formula(self, traced):
-        job = labkit.small_job()
+        job = JOB
         assert traced["one device"][0].flops == step_flops(job)
         assert [one.flops for one in traced["average"]] == [step_flops(job) // 2] * 2
         assert sum(one.flops for one in traced["pipeline"]) == step_flops(job)
@@ -111,13 +112,13 @@ class TestCosts:
         assert [one.flops * job.batch_size // step_flops(job) for one in traced["uneven"]] == [2, 3, 3]
 
     def test_recomputing_adds_the_blocks_forward_without_its_last_linear(self, traced):
-        job = labkit.small_job()
+        job = JOB
         forward = 2 * 12 * job.blocks * job.d_model**2 + 4 * job.blocks * job.d_model * job.seq_len
         last = 2 * 4 * job.blocks * job.d_model**2  # what mlp.down gives is not needed for its gradient
         assert traced["recomputed"][0].flops == step_flops(job) + (forward - last) * job.tokens_per_step
 
     def test_every_kernel_of_one_device_is_there(self, traced):
-        job, kernels = labkit.small_job(), traced["one device"][0].only(Kernel)
+        job, kernels = JOB, traced["one device"][0].only(Kernel)
         linears = 6 * job.blocks + 1
         products = collections.Counter(kernel.phase for kernel in kernels if kernel.name == "matmul")
         assert products == {"forward": linears, "backward": 2 * linears}
@@ -126,7 +127,7 @@ class TestCosts:
         assert all(kernel.causal for kernel in attention) and len(attention) == 2 * job.blocks
 
     def test_bytes_of_an_addition_are_those_it_reads_and_writes(self, traced):
-        job, kernels = labkit.small_job(), traced["one device"][0].only(Kernel)
+        job, kernels = JOB, traced["one device"][0].only(Kernel)
         activation = job.tokens_per_step * job.d_model * 8
         sums = [kernel.moved_bytes for kernel in kernels if kernel.name == "add" and kernel.phase == "forward"]
         assert sums == [2 * activation + job.seq_len * job.d_model * 8, *[3 * activation] * 2 * job.blocks]
@@ -137,7 +138,7 @@ class TestCosts:
         assert counts[0] > 10 * counts[1] > 10 * counts[2] > 0
 
     def test_autocast_computes_in_bfloat16_and_updates_in_float32(self):
-        job = labkit.small_job(dtype=torch.bfloat16)
+        job = JOB.replace(dtype=torch.bfloat16)
         kernels = trace(one_device, world_size=1, job=job)[0].only(Kernel)
         assert {kernel.dtype for kernel in kernels if kernel.shape} == {"bfloat16"}
         assert {kernel.dtype for kernel in kernels if kernel.phase == "optimizer"} == {"float32"}
@@ -148,13 +149,13 @@ class TestCommunication:
     def test_traffic_is_that_of_a_real_run(self, traced, name):
         strategy = {
             "average": average,
-            "by hand": functools.partial(DATA.data_parallel, bucket_bytes=200_000),
-            "ddp": functools.partial(DATA.torch_ddp, bucket_bytes=400_000),
+            "by hand": functools.partial(DATA.data_parallel, bucket_bytes=100_000),
+            "ddp": functools.partial(DATA.torch_ddp, bucket_bytes=200_000),
             "pipeline": PIPELINE.pipeline_parallel,
             "fsdp": fully_sharded,
         }[name]
         steps = (1, 2) if name == "ddp" else (1,)  # DDP makes its buckets anew after its first step
-        runs = [labkit.train(strategy, world_size=2, steps=n, job=labkit.small_job(), live=False).traffic for n in steps]
+        runs = [labkit.train(strategy, world_size=2, steps=n, job=JOB, live=False).traffic for n in steps]
         for rank, one in enumerate(traced[name]):
             counted = dict(runs[-1][rank])
             if name == "ddp":
@@ -195,14 +196,14 @@ class TestCommunication:
         assert begun == [0, 1, 2, 3]
 
     def test_ranks_that_do_the_same_share_their_entries(self):
-        same = trace(average, world_size=8, job=labkit.small_job())
+        same = trace(average, world_size=8, job=JOB)
         assert all(one.entries is same[0].entries for one in same) and [one.rank for one in same] == list(range(8))
-        with_shares = trace(average, world_size=3, job=labkit.small_job())
+        with_shares = trace(average, world_size=3, job=JOB)
         assert [one.flops // with_shares[0].flops for one in with_shares] == [1, 1, 1]
         assert with_shares[1].entries == with_shares[2].entries != with_shares[0].entries
 
     def test_a_deadlock_is_found_before_any_run(self):
-        traces = trace(both_send_first, world_size=2, job=labkit.small_job())
+        traces = trace(both_send_first, world_size=2, job=JOB)
         with pytest.raises(Deadlock, match="rank 0.*send.*rank 1.*send"):
             replay(traces, hardware.RTX4090_SERVER)
 
@@ -221,20 +222,21 @@ def both_send_first(rank, job):
 
 class TestMemory:
     def test_model_states_are_sixteen_bytes_a_parameter(self, traced):
-        parameters = labkit.small_job().parameters
+        parameters = JOB.parameters
         peak = traced["average"][0].peak_bytes
         assert peak["weights"] == 8 * parameters
-        assert peak["optimizer state"] == 2 * 8 * parameters + 4 * 57  # and a float32 count of steps for each parameter
+        count_of_steps = 4 * len(list(JOB.model().parameters()))  # float32, one for each parameter
+        assert peak["optimizer state"] == 2 * 8 * parameters + count_of_steps
 
     def test_sharded_states_are_halved(self, traced):
-        parameters = labkit.small_job().parameters
+        parameters = JOB.parameters
         for one in traced["fsdp"]:
             assert one.peak_bytes["optimizer state"] == pytest.approx(8 * parameters, rel=0.01)
 
     def test_seven_billion_parameters_need_no_memory(self):
-        job = labkit.job(device="cuda", blocks=32, d_model=4096, heads=32, seq_len=2048, batch_size=8)
+        job = labkit.job(device="cuda", blocks=8, d_model=8192, heads=64, seq_len=2048, batch_size=8)
         one, *others = trace(average, world_size=8, job=job)
-        assert len(others) == 7 and job.parameters > 6.4e9
+        assert len(others) == 7 and job.parameters > 6.8e9
         assert one.peak_bytes["weights"] == 4 * job.parameters
         assert one.flops * 8 == step_flops(job)
 
@@ -282,12 +284,12 @@ class TestRefusals:
     )
     def test_what_needs_values_is_named_with_its_line(self, strategy, reason, line):
         with pytest.raises(NotTraceable, match=f"{strategy.__name__} is not traceable.*{reason}") as caught:
-            trace(strategy, world_size=2, job=labkit.small_job())
+            trace(strategy, world_size=2, job=JOB)
         assert line in source_of(caught.value.line)
 
     def test_a_strategys_own_refusal_is_passed_on(self):
-        with pytest.raises(ValueError, match="4 blocks do not fill 8 parts; use at most 4") as caught:
-            trace(PIPELINE.pipeline_parallel, world_size=8, job=labkit.small_job())
+        with pytest.raises(ValueError, match="2 blocks do not fill 8 parts; use at most 2") as caught:
+            trace(PIPELINE.pipeline_parallel, world_size=8, job=JOB)
         assert not isinstance(caught.value, NotTraceable)
 
     def test_what_else_a_strategy_raises_names_the_rank(self):
@@ -295,7 +297,7 @@ class TestRefusals:
             return 1 / (1 - rank.rank)
 
         with pytest.raises(labkit.RankError, match="rank 1 raised ZeroDivisionError"):
-            trace(divides, world_size=2, job=labkit.small_job(), ranks=[1])
+            trace(divides, world_size=2, job=JOB, ranks=[1])
 
     def test_wrong_requests_are_refused_before_anything_starts(self):
         with pytest.raises(TypeError, match="a strategy is a function"):
@@ -306,7 +308,7 @@ class TestRefusals:
             trace(average, world_size=2, ranks=[2])
 
     def test_this_process_keeps_its_own_torch(self):
-        trace(halves, world_size=2, job=labkit.small_job(), ranks=[0])
+        trace(halves, world_size=2, job=JOB, ranks=[0])
         assert not dist.is_initialized() and torch.ones(1).item() == 1
         with contextlib.suppress(ValueError):
             assert type(torch.ones(1)) is torch.Tensor
