@@ -72,4 +72,5 @@ def test_the_allocator_printout_of_llmq_is_met():
     held = {kind: nbytes / 2**20 for kind, nbytes in memory.peak_bytes(run).items()}
     assert held["weights"] == pytest.approx(601, rel=0.01) and held["gradients"] == pytest.approx(942, rel=0.01)
     assert held["optimizer state"] == pytest.approx(682 + 942 + 942, rel=0.01)
-    assert held["activations"] + held["logits"] == pytest.approx(4505, rel=0.05)
+    assert held["activations"] + held["logits"] == pytest.approx(4505, rel=0.2)  # its smaller buffers are in "other" here
+    assert sum(held.values()) == pytest.approx(24_080 - 14_078, rel=0.05)

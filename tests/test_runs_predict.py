@@ -63,8 +63,8 @@ def unfold(folded, run):
             yield Trace(rank, run.cards, tuple(entries))
 
 
-# Without what collectives cost the host beyond two passes, which only the folded machine knows.
-PLAIN = replace(Constants(), staging=1.0)
+# On 8 cards, two sockets: collectives cost the host their two passes, as the real machine has it.
+PLAIN = replace(Constants(), staging=2.0)
 
 
 @pytest.mark.parametrize("changes", LAYOUTS, ids=lambda changes: "-".join(map(str, list(changes)[:3])))
@@ -114,7 +114,7 @@ def test_the_estimate_warns_near_the_cliff_and_where_the_card_is_too_small():
     assert any("cliff" in text for text in estimate.predict_configuration(tight).warnings)
     assert not any("cliff" in text for text in estimate.predict_configuration(calm).warnings)
     large = shapes.of_shape("large", layers=60, hidden=8192, vocab=32000)
-    assert any("may not fit" in text for text in estimate.predict_configuration(replace(BASE, model=large)).warnings)
+    assert any("does not fit" in text for text in estimate.predict_configuration(replace(BASE, model=large)).warnings)
 
 
 def test_wrong_configurations_are_refused_with_the_numbers():
@@ -138,3 +138,9 @@ def test_left_out_rows_are_predicted_as_well_as_the_readme_says():
     assert judgement.covered(judged) >= 0.8
     assert crossvalidation.INSIDE > 0.8 and sum("all" in line for line in judgement.report(judged).splitlines()) >= 1
     assert sum(abs(error) <= 0.1 for error in judgement.memory_errors().values()) >= 0.8 * len(judgement.memory_errors())
+
+
+def test_runs_that_were_measured_on_24_gb_are_predicted_to_fit_or_nearly_so():
+    for row in given.rows():
+        if row.id.startswith(("LLMQ-", "LF-", "INF-3", "AAI-", "TYL-")):
+            assert memory.peak_gb(row.configuration) < 1.15 * 23.6, row.id

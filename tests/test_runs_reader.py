@@ -68,6 +68,7 @@ def test_rows_that_no_estimate_is_possible_for_say_why():
     assert "RTX 4090" in row(gpu="Abacus 9000").unsupported
     assert row(model="mystery 3B").configuration.model.parameters == pytest.approx(3e9, rel=0.05)
     assert row(model="own", layers="12", hidden="768").configuration.model.layers == 12
+    assert "heads do not fit" in row(heads="2M").unsupported
     assert "100,000" in row(layout="dp=99999999").unsupported
 
 

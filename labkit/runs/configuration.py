@@ -45,17 +45,18 @@ class Configuration:
     window: int = 0
     reduce_always: bool = False
     head_chunks: int = 0
-    attention_chunks: int = 1
     copy_engine_collectives: str = ""
 
     def __post_init__(self):
-        for name in ("seq_len", "global_batch", "micro_batch", "dp", "tp", "pp", "chunks", "attention_chunks"):
+        for name in ("seq_len", "global_batch", "micro_batch", "dp", "tp", "pp", "chunks"):
             if not getattr(self, name) >= 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
         if self.zero not in (0, 1, 2, 3):
             raise ValueError(f"zero is {self.zero}; ZeRO has stages 0 to 3")
         if self.pp * self.chunks > self.model.layers:
             raise ValueError(f"{self.model.layers} layers do not fill {self.pp} stages of {self.chunks} chunks; use fewer stages")
+        if self.chunks > 1 and self.pp == 1:
+            raise ValueError(f"{self.chunks} chunks on 1 stage; chunks are of a pipeline with several stages")
         if self.cards > self.machine.world_size:
             raise ValueError(f"dp {self.dp} x tp {self.tp} x pp {self.pp} = {self.cards} cards; {self.machine.name} has fewer")
         unknown = (self.offload - set(OFFLOADS)) | (self.recompute - set(RECOMPUTES))

@@ -23,7 +23,7 @@ JUDGED = {
     "overlap_cost": (0.25, 0.5, "share of a collective's time that its kernels take from those beside it"),
     "copy": (0.9, 0.15, "copies between card and host ÷ the table's rate"),
     "staged": (1.0, 0.2, "a collective's link through the host ÷ the table's rate"),
-    "staging": (1.7, 0.25, "what a byte of a collective costs the host's memory ÷ its two passes"),
+    "staging": (1.7, 0.25, "what a byte of a collective costs a host of one socket ÷ its two passes"),
     "processor": (1.0, 0.5, "the host's optimizer ÷ the table's memory rate of a rank's processors"),
     "network": (1.0, 0.3, "network ÷ the table's rate"),
 }
@@ -68,6 +68,10 @@ class Constants:
             return machine
         network = machine.network
         return replace(machine, network=network.with_(bytes_per_s=network.bytes_per_s * self.network))
+
+    def staging_on(self, machine) -> float:
+        """Returns what collectives' bytes cost this host's memory; with more than 4 cards it has two sockets that share them."""
+        return self.staging / (2 if machine.cards > 4 else 1)
 
     def pace(self, run) -> float:
         """Returns what all kernels of this run are slower by: its software, and the slowest of its cards.

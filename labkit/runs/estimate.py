@@ -152,9 +152,10 @@ def _warnings(run, ratio, held):
     if CLIFF[0] <= ratio <= CLIFF[1]:
         yield f"near the communication cliff: communication is {ratio:.2f} of computation"
     card = run.machine.card
-    if held > card.usable_bytes:
-        there = card.usable_bytes / memory.GIB
-        yield f"may not fit: {held / memory.GIB:.1f} GiB, where {card.name} has {there:.1f} GiB for tensors"
+    room = memory.room_bytes(run)
+    if held > room:
+        surely = "does" if held > 1.15 * room else "may"
+        yield f"{surely} not fit: {held / memory.GIB:.1f} GiB, where {card.name} has {room / memory.GIB:.1f} GiB for tensors"
     if run.dtype == "float8" and "float8" not in card.peak_flops_per_s:
         yield f"a {card.name} has no float8 products; they were counted as bfloat16"
 

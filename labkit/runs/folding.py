@@ -56,9 +56,10 @@ class Folded(Machine):
         members = self.ranks(stage, axis)
         transfer = self.real.collective(name, members, payload_bytes)
         folded = self._folded(transfer, {members[0]: stage}, self._crowd(stage) / self._crowd(stage, axis))
-        staging = {at: seconds * (self.constants.staging if at[0] == "host" else 1) for at, seconds in folded.uses.items()}
+        cost = self.constants.staging_on(self.real)
+        uses = {at: seconds * (cost if at[0] == "host" else 1) for at, seconds in folded.uses.items()}
         by_engine = self.run.copy_engine_collectives == "all" or (self.run.copy_engine_collectives and name == "all_gather")
-        return (Quiet if by_engine else Transfer)(folded.latency_s, staging)
+        return (Quiet if by_engine else Transfer)(folded.latency_s, uses)
 
     def message(self, sender, receiver, payload_bytes):
         ends = {self.ranks(stage)[0]: stage for stage in (sender, receiver)}

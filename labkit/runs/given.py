@@ -52,5 +52,5 @@ def sources() -> dict[str, str]:
 
 
 def _source(row):
-    address = re.sub(r"^https?://(www\.)?(github\.com/)?|/blob/\w+|/logs/.*| \(.*|\.md$", "", row.text("source_url"))
+    address = re.sub(r" \"NVIDIA.*|^https?://(www\.)?(github\.com/)?|/blob/\w+|/logs/.*| \(.*|\.md$", "", row.text("source_url"))
     return f"{address.strip()[:44]}, {row.configuration.stack.name}"

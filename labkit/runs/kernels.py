@@ -9,6 +9,7 @@ from labkit.runs.configuration import Configuration
 from labkit.trace_records import Kernel
 
 EVERYTHING = {"norm1", "norm2", "qkv", "rotary", "core", "out", "ffn", "swiglu", "block"}
+MOST_LOGITS = 2.5 * 2**30  # bytes at once, where a run does not say in how many chunks it makes them
 TAGS = {  # what a recompute setting repeats of the forward
     "block": EVERYTHING,
     "attention": {"norm1", "qkv", "rotary", "core"},
@@ -185,6 +186,9 @@ def head_rows(run: Configuration) -> tuple[int, int]:
     if run.stack.head_rows == -1:  # Liger: chunks as large as the input's own width, rounded up to a power of two
         rows = min(tokens, 2 ** ceil(log2(max(1, tokens * run.model.hidden / run.model.vocab))))
         return rows, ceil(tokens / rows)
+    if run.stack.head_rows == -2:
+        chunks = max(1, ceil(tokens * run.model.vocab / run.tp * run.stack.logits_bytes / MOST_LOGITS))
+        return ceil(tokens / chunks), chunks
     return tokens, 1
 
 

@@ -8,7 +8,7 @@ from labkit.runs import cells
 _WAYS = {"dp": "dp", "ddp": "dp", "data": "dp", "tp": "tp", "tensor": "tp", "pp": "pp", "pipeline": "pp"}
 _FLAGS = (
     r"memcpy.all.gather|copy.engine|ddp|fsdp|no.?shard|overlap|round.robin|per.layer|^weights$|in host memory|nodes?|servers?"
-    r"|no.?sync|schedule|1f1b|gpipe|sp$|sequence.parallel"
+    r"|no.?sync|schedule|att\w*chunks?|1f1b|gpipe|sp$|sequence.parallel"
 )
 # (pattern in the cell, what it puts into the host's memory)
 _OFFLOADS = (
@@ -46,7 +46,6 @@ class Layout:
     recompute: frozenset | None = None
     chunks: int = 1
     head_chunks: int = 0
-    attention_chunks: int = 1
     micro_batches: int | None = None
     nodes: int | None = None
     copy_engine_collectives: str = ""
@@ -85,8 +84,6 @@ def _known(layout, key, value):
         _complain(layout, key, value, layout.recompute)
     elif re.match(r"l?m?_?head.?chunks?", key):
         layout.head_chunks = _whole(value)
-    elif re.match(r"att\w*chunks?", key):
-        layout.attention_chunks = _whole(value)
     elif re.match(r"chunks|vpp|v$|virtual|interleav", key):
         layout.chunks = _whole(value)
     elif re.match(r"(num_?)?micro.?batches|gas$|grad\w*accum\w*|accum\w*", key):

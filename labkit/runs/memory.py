@@ -27,11 +27,15 @@ def _stage(run, stage):
     """The peak is reached at the logits or in a block's backward, whichever needs more beside what is kept."""
     kinds = _states(run, stage)
     kinds["activations"] = _kept(run, stage)
-    live, logits = run.tokens * (_width(run, run.stack.kept) + _width(run, run.stack.live)), 0.0
+    pieces = run.stack.live if run.stack.live_stays else run.stack.kept + run.stack.live
+    live, logits = run.tokens * _width(run, pieces), 0.0
     if stage == run.pp - 1:
         logits = kernels.head_rows(run)[0] * run.model.vocab / run.tp * run.stack.logits_bytes
-    kinds["logits" if logits > live else "activations"] = logits if logits > live else kinds["activations"] + live
-    if run.dp > 1 and not run.zero and not run.adapter_rank and not run.stack.direct:
+    together = run.stack.live_stays
+    kinds["activations"] += live if together or live > logits else 0.0
+    kinds["logits"] = logits if together or logits >= live else 0.0
+    buckets = run.dp > 1 and not run.zero and not run.adapter_rank and not run.stack.direct
+    if buckets and "weights" not in run.offload:
         kinds["gradients"] *= 2  # the buckets in which they are reduced
     kinds["other"] = run.stack.other_bytes + run.stack.reserve * run.tokens * run.model.hidden * 2
     return kinds
@@ -60,7 +64,8 @@ def _states(run, stage):
         there = 0.3 if "weights" in run.offload else 1.0
         return {"weights": held + outside, "gradients": 0.0, "optimizer state": ADAPTER_BYTES * mine / split * there}
     gradients = mine * stack.gradient_bytes / (run.dp if run.zero >= 2 else 1)
-    if "gradients" in run.offload or ("master" in run.offload and not stack.direct and run.zero >= 2):
+    follow = not stack.direct and ("weights" in run.offload or "master" in run.offload and run.zero >= 2)
+    if "gradients" in run.offload or follow:
         gradients = 2 * blocks * stack.gradient_bytes + outer * stack.gradient_bytes
     state = {"master": stack.master_bytes, "adam_m": stack.moment_bytes, "adam_v": stack.moment_bytes}
     if stack.master_is_weight and run.dtype != "float8":
@@ -96,6 +101,12 @@ def _kept(run, stage):
     return run.tokens * flight * count * kept
 
 
+def room_bytes(run: Configuration) -> float:
+    """Returns what the card has for what peak_bytes counts: all of its memory where context and libraries are counted."""
+    card = run.machine.card
+    return card.memory_bytes if run.stack.other_bytes else card.usable_bytes
+
+
 def fits(run: Configuration) -> bool:
-    """Whether the peak is within what the card has for tensors."""
-    return sum(peak_bytes(run).values()) <= run.machine.card.usable_bytes
+    """Whether the peak is within what the card has."""
+    return sum(peak_bytes(run).values()) <= room_bytes(run)

@@ -7,6 +7,7 @@ from labkit.runs.configuration import Configuration
 from labkit.runs.row import Row, Unsupported
 
 SEQ_LEN, ACCUMULATE, MICRO_BATCH, STREAMED_MICRO_BATCH, WINDOW = 2048, 8, 1, 16, 1024
+MOST_LAYERS, MOST_CARDS = 1000, 100_000
 NO_TRANSFORMER = r"resnet|inception|ssd300|\bvgg|gnmt|\bncf\b|tacotron|waveglow|densenet|efficientnet|diffusion"
 
 
@@ -29,7 +30,7 @@ def configuration(row: Row) -> Configuration:
         **ways,
         zero=_zero(row, said, stack, ways["dp"]),
         shard_weights=said.shard_weights,
-        chunks=said.chunks,
+        chunks=said.chunks if ways["pp"] > 1 else 1,
         offload=said.offload,
         recompute=_recompute(row, said, stack),
         adapter_rank=stacks.ADAPTER_RANK if adapter else 0,
@@ -37,7 +38,6 @@ def configuration(row: Row) -> Configuration:
         window=_window(row),
         reduce_always=re.search(r"\bno no_sync", row.text("notes"), re.IGNORECASE) is not None,
         head_chunks=said.head_chunks,
-        attention_chunks=said.attention_chunks,
         copy_engine_collectives=said.copy_engine_collectives,
         machine=hosts.of(row, said.nodes, ways["dp"] * ways["tp"] * ways["pp"]),
     )
@@ -56,6 +56,7 @@ def _model(row):
     if known:
         return _adjusted(row, known, shape)
     if shape["layers"] and shape["hidden"]:
+        _check_layers(shape["layers"])
         row.assume(f"model {name!r} is not in the table: gated MLP of 8/3 hidden, as many kv heads as heads")
         if not shape["vocab"]:
             row.assume("vocab 32,000")
@@ -67,6 +68,11 @@ def _model(row):
     return shapes.of_size(name or "unnamed", size, vocab=shape["vocab"] or 32000)
 
 
+def _check_layers(layers):
+    if layers > MOST_LAYERS:
+        raise Unsupported(f"layers is {layers:,}; at most {MOST_LAYERS:,} are replayed")
+
+
 def _size(name):
     found = re.search(r"\d+(\.\d+)?\s*[bBmM]\b", name)
     return found.group() if found else ""
@@ -74,6 +80,7 @@ def _size(name):
 
 def _adjusted(row, model, shape):
     """The named model with what the row states otherwise, such as half of its layers."""
+    _check_layers(shape["layers"])
     stated = {key: value for key, value in shape.items() if value and value != getattr(model, key)}
     if "hidden" in stated or "heads" in stated and stated["heads"] != model.heads and model.hidden % stated["heads"]:
         row.assume(f"{model.name} with the row's own shape {stated}")
@@ -96,8 +103,8 @@ def _ways(row, said):
             row.assume(f"dp {ways['dp']}, what n_gpus leaves")
     elif product != int(cards):
         row.messages.append(f"n_gpus is {int(cards)}, the layout makes {product}; the layout was taken")
-    if ways["dp"] * ways["tp"] * ways["pp"] > 100_000:
-        raise Unsupported(f"{ways} are more than 100,000 cards")
+    if ways["dp"] * ways["tp"] * ways["pp"] > MOST_CARDS:
+        raise Unsupported(f"{ways} are more than {MOST_CARDS:,} cards")
     return ways
 
 
@@ -121,10 +128,11 @@ def _batches(row, dp, seq_len, said):
     if not total:
         total = micro * dp * (accumulate or ACCUMULATE)
         row.assume(f"global_batch {total}")
-    if total < micro * dp:
+    if dp <= total < micro * dp:
         row.messages.append(f"global_batch {total} is less than micro_batch {micro} x dp {dp}; a smaller micro-batch was taken")
     if total < dp:
-        raise Unsupported(f"global_batch {total} leaves some of {dp} data-parallel cards without a sequence")
+        row.messages.append(f"global_batch {total} leaves some of {dp} data-parallel cards without a sequence; {dp} was taken")
+        total = dp
     return {"global_batch": total, "micro_batch": min(micro, max(1, total // dp))}
 
 

@@ -27,6 +27,13 @@ class Model:
     experts_used: int = 1
     causal: bool = True
 
+    def __post_init__(self):
+        for name in ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab"):
+            if not getattr(self, name) >= 1:
+                raise ValueError(f"{self.name}: {name} is {getattr(self, name)}; it must be at least 1")
+        if not self.width:
+            raise ValueError(f"{self.name}: {self.heads:,} heads do not fit a hidden width of {self.hidden:,}")
+
     @property
     def width(self) -> int:
         """Width of one head."""

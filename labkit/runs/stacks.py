@@ -23,7 +23,7 @@ class Stack:
     forward, backward  pieces of one block; quantise: what float8 adds to both
     head               bytes per token and vocabulary entry that loss and logits move, forward and backward together
     logits_bytes       of logits and their copies alive at once, per entry
-    head_rows          tokens whose logits are made at once: 0 all, -1 as Liger's fused loss does it
+    head_rows          tokens whose logits are made at once: 0 all, -1 as Liger's fused loss does it, -2 no more than 2.5 GiB
     cast_bytes         moved per micro-batch to make the computing copy of the weights
     accumulate_bytes   moved per micro-batch to add its gradients to the others
     master_bytes, moment_bytes   of the optimizer's own copy, and of each moment; update_bytes: what the optimizer moves
@@ -32,6 +32,7 @@ class Stack:
     fused              one product for queries, keys and values, one for gate and up
     adapters           bytes per element of an adapted matrix's input and output, (forward, backward)
     kept               pieces that stay for backward; live: what one block's backward needs beside them, once
+    live_stays         that is there all the time, rather than only when logits are not
     reserve            what the allocator holds beyond what is used, in micro-batches of hidden states
     checkpoint_bytes   kept per hidden element of a recomputed block; other_bytes: context and libraries where counted
     """
@@ -56,6 +57,7 @@ class Stack:
     adapters: tuple = ((5, 10), (7, 10))
     kept: tuple = ()
     live: tuple = pieces("live h8, live f4")
+    live_stays: bool = False
     reserve: float = 1.0
     checkpoint_bytes: float = 2
     other_bytes: float = 0.0
@@ -78,8 +80,11 @@ LLMQ = Stack(
     master_is_weight=True,
     direct=True,
     fused=True,
-    kept=pieces("block h10, norm1 h2, norm2 h2, qkv q2, qkv k4, block q2, ffn f4, swiglu f2"),
-    other_bytes=1.35 * 2**30,
+    head_rows=-2,
+    kept=pieces("block h4, norm1 h2, norm2 h2, qkv q2, qkv k4, block q2, ffn f4, swiglu f2"),
+    live=pieces("live h8, live f6"),
+    live_stays=True,
+    other_bytes=1.85 * 2**30,
 )
 LIGER = Stack(
     "HF Trainer with Liger kernels",
@@ -143,7 +148,7 @@ _NAMES = (
 _IDS = ((r"llmq|llm\.q", LLMQ), (r"lf\b", LIGER))
 _SETTINGS = (
     (r"memcpy|copy.engine|lmhead.?chunks|quantised weights", LLMQ),
-    (r"pure bf16|\bds\b", LIGER),
+    (r"pure bf16|\bds\b|round.robin", LIGER),
     (r"distributed optimizer", MEGATRON),
 )
 

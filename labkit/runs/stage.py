@@ -71,7 +71,7 @@ class Stage:
         parameters = trained(run, self.stage)
         local = parameters / run.dp if run.zero else parameters
         offloaded = run.offload & {"master", "adam_m", "adam_v"}
-        if offloaded and not stack.direct:
+        if not stack.direct and (offloaded or "weights" in run.offload):  # who keeps weights on the host updates them there
             work = self.issue(HostWork, "update", round(local * HOST_UPDATE_BYTES))
             self.wait([work])
             if "weights" not in run.offload:

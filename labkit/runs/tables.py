@@ -1,13 +1,13 @@
 """The command's table for people: one line a run, in markdown."""
 
-HEAD = ("run", "step s", "80 % interval", "tokens/s", "MFU", "GiB", "measured s", "error", "GiB error", "said beside it")
+HEAD = ("run", "step s", "80 % interval", "tokens/s", "MFU", "GiB", "measured s", "error", "GiB error")
 
 
 def table(answers: list[dict]) -> str:
     """Returns a markdown table of the answers, and the notes of each row under it."""
     rows = [_cells(one) for one in answers]
     notes = [f"- {one['id']}: {note}" for one in answers for note in _notes(one)]
-    return "\n".join([markdown(HEAD[:-1], rows), *(["", "Assumed and left out:", *notes] if notes else [])])
+    return "\n".join([markdown(HEAD, rows), *(["", "Assumed and left out:", *notes] if notes else [])])
 
 
 def markdown(head, rows) -> str:
@@ -20,7 +20,7 @@ def markdown(head, rows) -> str:
 
 def _cells(one):
     if "unsupported" in one:
-        return (one["id"], "unsupported", *[""] * (len(HEAD) - 3))
+        return (one["id"], "unsupported", *[""] * (len(HEAD) - 2))
     low, high = one["interval"]["step_time_s"]
     measured, error = one.get("measured", {}), one.get("error_percent", {})
     return (
