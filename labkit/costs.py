@@ -66,9 +66,8 @@ def cost(plan, tokens):
 
 
 def _told(card, name):
-    source = card.origins.get(name)
-    unit = {"tdp_w": "W", "price_usd": "USD"}[name]
-    return f"{getattr(card, name):,.0f} {unit} a card, {source.origin}: {source.text}" if source else ""
+    value, source, unit = getattr(card, name), card.origins.get(name), {"tdp_w": "W", "price_usd": "USD"}[name]
+    return f"{value:,.0f} {unit} a card" + (f", {source.origin}: {source.text}" if source else "") if value is not None else ""
 
 
 def _rent(rent, source):

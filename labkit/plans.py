@@ -1,7 +1,10 @@
 """Plans: what is predicted of layouts, which of them fit, and why the others do not, as values that print themselves."""
 
+import math
 from collections import Counter
 from dataclasses import dataclass
+from functools import cache
+from statistics import median
 
 from labkit.layouts import Layout, Refusal
 from labkit.prediction import UNVALIDATED
@@ -9,6 +12,7 @@ from labkit.runs.configuration import Configuration
 from labkit.runs.estimate import Estimate
 from labkit.runs.tables import markdown
 
+FITTED_CARD = "RTX 4090"
 HEAD = ("", "layout", "tokens/s", "80 % interval", "MFU", "GiB", "")
 
 
@@ -29,7 +33,14 @@ class Plan:
             return f"{self.layout}: {self.note}"
         low, high = self.interval
         told = f"{self.tokens_per_s:,.0f} tokens/s ({low:,.0f} … {high:,.0f}), {self.estimate.peak_mem_gb:.1f} GiB a card"
-        return "; ".join([f"{self.layout}: {told}", *self.estimate.warnings, *([UNVALIDATED] if self.layout.tp > 1 else [])])
+        return "; ".join([f"{self.layout}: {told}", *self.estimate.warnings, *self.doubts])
+
+    @property
+    def doubts(self):
+        """What of this plan no published run has confirmed, which its interval does not cover either."""
+        card = self.run.machine.card.name if self.run else FITTED_CARD
+        other = f"unvalidated: all runs of the fit were made on an {FITTED_CARD}, not on an {card}"
+        return [UNVALIDATED] * (self.layout.tp > 1) + [other] * (card != FITTED_CARD)
 
     @property
     def tokens_per_s(self):
@@ -82,9 +93,22 @@ class Plans:
         if self.slower:
             lines.append(f"{len(self.slower)} more fit and are slower")
         lines += [f"{count} refused for {kind}, such as {one!r}" for kind, (count, one) in self.reasons().items()]
-        if any(one.layout.tp > 1 for one in self.ranked):
-            lines.append(f"* {UNVALIDATED}")
+        lines += [f"* {doubt}" for doubt in dict.fromkeys(doubt for one in self.ranked for doubt in one.doubts)]
+        lines.append(judged())
         return "\n".join(lines)
+
+
+@cache
+def judged():
+    """How far predictions of step times are from published runs that took no part in the fit, in one line."""
+    from labkit.runs.judgement import stored
+
+    runs = stored()
+    rows, sources = ([abs(math.expm1(getattr(one, left))) for one in runs] for left in ("row", "page"))
+    return (
+        f"error of the step time on {len(runs)} published runs: median {median(rows):.1%} with the run left out of the fit, "
+        f"{median(sources):.1%} with all runs of its source left out"
+    )
 
 
 def _lack(one):
@@ -94,6 +118,6 @@ def _lack(one):
 def _row(numbered):
     place, one = numbered
     low, high = one.interval
-    mark = "*" if one.layout.tp > 1 else ""
+    mark = "*" if one.doubts else ""
     rate, interval = f"{one.tokens_per_s:,.0f}", f"{low:,.0f} … {high:,.0f}"
     return place, one.layout, rate, interval, f"{one.estimate.mfu:.1%}", f"{one.estimate.peak_mem_gb:.1f}", mark
