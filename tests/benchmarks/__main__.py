@@ -15,6 +15,7 @@ PARTS = {
     "tensor_parallel": "notebook 07",
     "memory": "what the kernel keeps",
     "replay": "predicting large steps",
+    "prediction": "this machine, predicted and measured",
 }
 
 
