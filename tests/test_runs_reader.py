@@ -150,3 +150,13 @@ def test_the_command_prints_a_json_line_a_row_with_its_error(tmp_path, capsys):
     assert low < first["step_time_s"] < high and abs(first["error_percent"]["step_time_s"]) < 15
     assert "no transformer" in second["unsupported"]
     assert command.main([str(path)]) == 0 and "| LLMQ-1x-0.5B-fp8" in capsys.readouterr().out
+
+
+def test_the_software_is_recognised_by_its_settings_where_nothing_names_it():
+    lines = GIVEN.read_text().splitlines()
+    whole = reader.read_text("\n".join(lines))
+    kept = [column for column in reader.COLUMNS if column not in ("id", "source_url", "notes")]
+    rows = [",".join('"' + one.text(column).replace('"', "") + '"' for column in kept) for one in whole]
+    for before, after in zip(whole, reader.read_text("\n".join([",".join(kept), *rows]))):
+        if before.configuration:
+            assert after.configuration.stack.name == before.configuration.stack.name, before.id

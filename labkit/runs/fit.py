@@ -13,7 +13,7 @@ from labkit.runs.constants import JUDGED, STACK_WIDTH, Constants
 
 STEP, DAMPING, TOLERANCE, HUBER = 0.02, 1e-3, 2e-4, 2.0
 TRANSFERS = ("overhead_s", "overlap_cost", "copy", "staged", "staging", "processor", "network")
-USUAL, NOISY = 0.03, 0.05  # what a row's own measurement is uncertain by: clocks, power, hosts; a row may say more
+USUAL, NOISY = 0.04, 0.06  # what a row's own measurement is uncertain by: clocks, power, hosts; a row may say more
 
 
 @dataclass(frozen=True)

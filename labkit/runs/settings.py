@@ -19,7 +19,7 @@ def configuration(row: Row) -> Configuration:
     ways = _ways(row, said)
     adapter = re.search(r"lora", _setup(row), re.IGNORECASE) is not None
     base = "nf4" if adapter and re.search(r"qlora|nf4|4.?bit|int4", _setup(row), re.IGNORECASE) else "bf16"
-    stack = stacks.saving(stacks.of(row, _setup(row), adapter), _setup(row), model.hidden)
+    stack = stacks.saving(stacks.of(row, _setup(row)), _setup(row), model.hidden)
     seq_len = _seq_len(row, model)
     return Configuration(
         model=model,

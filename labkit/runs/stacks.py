@@ -147,29 +147,24 @@ _NAMES = (
 )
 _IDS = ((r"llmq|llm\.q", LLMQ), (r"lf\b", LIGER))
 _SETTINGS = (
-    (r"memcpy|copy.engine|lmhead.?chunks|quantised weights", LLMQ),
+    (r"memcpy|copy.engine|lmhead.?chunks|quantised weights|adam_[mv]\b|e4m3", LLMQ),
     (r"pure bf16|\bds\b|round.robin", LIGER),
     (r"distributed optimizer", MEGATRON),
 )
 
 
-def of(row, setup: str, adapter: bool) -> Stack:
-    """Returns the software that a row names, else the one that its settings are typical of, else eager PyTorch.
+def of(row, setup: str) -> Stack:
+    """Returns the software that a row names, else the one that its settings are typical of, else eager PyTorch: assumed.
 
     A row's notes come before its address: a page that measures one software may compare it with another.
     """
-    for text, table in (
-        (row.text("notes"), _NAMES),
-        (setup, _NAMES),
-        (row.id, _NAMES),
-        (row.id, tuple((rf"^({pattern})", stack) for pattern, stack in _IDS)),
-        (setup, _SETTINGS),
-        ("peft" if adapter else "", _NAMES),
-        (row.text("source_url"), _NAMES),
-    ):
+    ids = tuple((rf"^({pattern})", stack) for pattern, stack in _IDS)
+    texts = ((row.text("notes"), _NAMES), (setup, _NAMES), (row.id, _NAMES), (row.id, ids), (setup, _SETTINGS))
+    for text, table in (*texts, (row.text("source_url"), _NAMES)):
         for pattern, stack in table:
             if re.search(pattern, text, re.IGNORECASE):
                 return stack
+    row.assume(f"software {PLAIN.name}")
     return PLAIN
 
 
