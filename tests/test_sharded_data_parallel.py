@@ -58,7 +58,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("world_size, changes, strategies", CASES, ids=lambda value: str(value) if value is int else None)
+@pytest.mark.parametrize("world_size, changes, strategies", CASES)
 def test_every_way_equals_one_device(world_size, changes, strategies):
     right = reference(**changes)
     for name, losses in follow(strategies, world_size, **changes).items():
