@@ -60,7 +60,8 @@ class Purchases:
         price = "not known" if offer.price_usd is None else f"{offer.price_usd:,.0f}"
         if best is None:
             return offer.name, price, "none fits", "", "", ""
-        clear = ("yes, but unvalidated" if best.doubts else "yes") if self.is_clear(best) else "no"
+        doubts = best.doubts or (self.now and self.now.doubts)
+        clear = ("yes, but unvalidated" if doubts else "yes") if self.is_clear(best) else "no"
         return offer.name, price, best.layout, f"{best.tokens_per_s:,.0f}", f"{self.gain(best):.2f}", clear
 
 

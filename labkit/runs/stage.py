@@ -34,12 +34,12 @@ class Stage:
     def forward(self, operation, first):
         run, part = self.run, operation.chunk * self.run.pp + self.stage
         begin, end = part == 0, part == run.pp * run.chunks - 1
+        if not begin:
+            self.receive(part - 1, self.tag(operation, part, 0))
         self.mark("forward", operation, True)
         if begin:
             self.outer_gather(first)
             self.entries.append(self.parts["embedding"])
-        else:
-            self.receive(part - 1, self.tag(operation, part, 0))
         for _ in self.layers(operation.chunk, first, self.keep):
             self.entries.append(self.parts["block forward"])
             self.reduce_activations()
