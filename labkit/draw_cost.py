@@ -9,7 +9,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from labkit.canvas import INK, PX_PER_INCH, SOFT, WIDTH_PX, frame, key, panel
 from labkit.cost_fit import medians
-from labkit.draw_scaling import LINE_COLOURS, MARKERS
+from labkit.scaling_key import LINE_COLOURS, MARKERS
 
 HEADER_PX, PLOT_PX, BOTTOM_PX, LINE_PX = 56, 270, 50, 19
 LEFT_PX, TIME_PX, BETWEEN_PX, RESIDUAL_PX = 84, 420, 72, 306
