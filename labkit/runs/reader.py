@@ -32,6 +32,8 @@ def read_text(text: str, *, name: str = "the text") -> list[Row]:
     header = [_column(cell) for cell in lines[0]] if lines else []
     if not {"model", "params", "layers", "id"} & set(header):
         raise ValueError(f"{name} is no table of runs: its first line names none of model, params, layers, id")
+    if len(lines) == 1:
+        raise ValueError(f"{name} has a header and no runs under it")
     return [_row(header, line, number) for number, line in enumerate(lines[1:], start=1)]
 
 

@@ -21,8 +21,8 @@ def markdown(head, rows) -> str:
 def _cells(one):
     if "unsupported" in one:
         return (one["id"], "unsupported", *[""] * (len(HEAD) - 2))
-    low, high = one["interval"]["step_time_s"]
-    measured, error = one.get("measured", {}), one.get("error_percent", {})
+    low, high = one["interval"]
+    measured, error = one.get("measured", {}), one.get("error", {})
     return (
         one["id"], f"{one['step_time_s']:.4g}", f"{low:.4g} … {high:.4g}", f"{one['tokens_per_s']:,.0f}", f"{one['mfu']:.1%}",
         f"{one['peak_mem_gb']:.1f}", f"{measured['step_time_s']:.4g}" if "step_time_s" in measured else "",
@@ -41,4 +41,4 @@ def _notes(one):
 
 
 def _percent(value):
-    return "" if value is None else f"{value:+.1f} %"
+    return "" if value is None else f"{100 * value:+.1f} %"
