@@ -5,7 +5,7 @@ import statistics
 import labkit
 from labkit import hardware
 from labkit.prediction import predict
-from labkit.results import BASELINE
+from labkit.results import BASELINE, LIMIT
 from labkit.training import one_device
 
 FITTED = {"device": "cpu", "seq_len": 128}
@@ -31,16 +31,16 @@ def main():
     for number, names in STRATEGIES.items():
         notebook = labkit.notebook.load(number)
         strategies |= {name: getattr(notebook, name) for name in names}
-    machine, errors = None, {name: [] for name in (BASELINE, *strategies)}
+    machines, errors = None, {name: [] for name in (BASELINE, *strategies)}
     for title, changes in JOBS.items():
         job = labkit.job(**FITTED | changes)
         print(f"  {title}: {job}", flush=True)
         race = labkit.scaling(strategies, world_sizes=2, repeats=REPEATS, job=job, device="cpu", live=False)
         measured = {name: statistics.median(one[name] for one in race.rounds(2)) for name in errors}
-        machine = machine or _fitted(measured[BASELINE], job)
+        machines = machines or _fitted(job, measured[BASELINE], statistics.median(one[LIMIT] for one in race.rounds(2)))
         for name, seconds in measured.items():
             strategy, ranks = (one_device, 1) if name == BASELINE else (strategies[name], 2)
-            error = _compare(name, strategy, ranks, job, machine, seconds)
+            error = _compare(name, strategy, ranks, job, machines[ranks], seconds)
             if changes or name != BASELINE:
                 errors[name].append(abs(error))
     _conclude(errors)
@@ -53,12 +53,17 @@ def _compare(name, strategy, ranks, job, machine, seconds):
     return error
 
 
-def _fitted(seconds, job):
-    """This machine, whose cores are as much faster or slower as one device's step on the fitted job says."""
+def _fitted(job, alone_s, both_s):
+    """{1: this machine where one core computes, 2: where two compute at once}, each by a step of the fitted job."""
+    return {1: _scaled(job, alone_s, "one core"), 2: _scaled(job.replace(batch_size=job.batch_size // 2), both_s, "two cores")}
+
+
+def _scaled(job, seconds, which):
+    """This machine with rates as much higher or lower as this one-device step says."""
     machine = hardware.this_machine()
     card = machine.card
     factor = predict(one_device, world_size=1, on=machine, job=job).step_s / seconds
-    print(f"  this_machine() alone predicts {factor:.2f} times one device's step on the fitted job; its rates are scaled by that")
+    print(f"  {which}: this_machine() alone predicts {factor:.2f} times the step on the fitted job; its rates are scaled by that")
     return machine.with_(
         peak_flops_per_s={dtype: peak * factor for dtype, peak in card.peak_flops_per_s.items()},
         bytes_per_s=card.bytes_per_s * factor,
