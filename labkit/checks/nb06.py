@@ -1,5 +1,6 @@
 """Checks of notebook 06, pipeline parallel: a learner's schedules as orders of operations, simulated, counted, and run."""
 
+import math
 from fractions import Fraction
 from functools import partial
 
@@ -31,6 +32,8 @@ def order_cause(orders, stage_count, micro_batches):
         return "it is None: does the function end with `return`?"
     try:
         plan = Schedule(orders)
+        if plan.micro_batches > micro_batches:
+            return f"it has micro-batch {plan.micro_batches - 1}; the {micro_batches} are counted from 0 to {micro_batches - 1}"
         plan.check()
     except ValueError as error:
         return str(error)
@@ -44,9 +47,11 @@ def order_cause(orders, stage_count, micro_batches):
 def unlike(plan, right):
     """How a schedule departs from the right one: in its length, or in what is alive; None where it does not."""
     ours_s, right_s = plan.simulate().total_s, right.simulate().total_s
-    if ours_s != right_s:
-        return f"it takes {ours_s:g} forward times where {right_s:g} are enough" + hint_of(plan)
     ours, wanted = alive(plan), alive(right)
+    if ours_s != right_s:
+        alike = len(set(ours)) == 1 < ours[0] and len(set(wanted)) > 1
+        hint = hint_of(plan) or ": every stage has as many forwards ahead, and the last needs none" * alike
+        return f"it takes {ours_s:g} forward times where {right_s:g} are enough{hint}"
     return None if ours == wanted else f"its stages hold {ours} micro-batches where {wanted} are expected{hint_of(plan)}"
 
 
@@ -69,14 +74,14 @@ def exercise_6_2(answer):
             plans = (gpipe(count, micro_batches), one_f_one_b(count, micro_batches))
             right = tuple(plan.live_micro_batches(stage) for plan in plans)
             ours = answer(stage, count, micro_batches)
-            if cause := compare(ours, right):
+            if compare(ours, right):
                 case = f"stage {stage} of {count}, {micro_batches} micro-batches: {ours}"
-                return f"{case}; {counting_mistake(ours, right, stage, count, micro_batches) or cause}"
+                return f"{case}; {counting_mistake(ours, right, stage, count, micro_batches)}"
     return None
 
 
 def counting_mistake(ours, right, stage, count, micro_batches):
-    """The usual mistake in a pair of numbers, or None."""
+    """The usual mistake in a pair of numbers, or where to look."""
     if not isinstance(ours, (list, tuple)) or len(ours) != 2:
         return "a pair is expected: for GPipe, for 1F1B"
     first, second = ours
@@ -88,7 +93,8 @@ def counting_mistake(ours, right, stage, count, micro_batches):
         "the *last* stage begins its backward at once, the first has most to wait for": min(micro_batches, stage + 1),
         "not every stage holds as many as the first": min(micro_batches, count),
     }
-    return next((text for text, value in mistakes.items() if second == value), None)
+    elsewhere = "the second is 1F1B's: how many forwards does this stage do before its first backward?"
+    return next((text for text, value in mistakes.items() if value is not None and second == value), elsewhere)
 
 
 def exercise_6_3(smallest):
@@ -98,12 +104,15 @@ def exercise_6_3(smallest):
         if ours == right:
             continue
         if not isinstance(ours, int) or ours < 1:
-            return f"{ours!r} for {count} stages and a bubble of {goal:.0%}, where a whole number of at least 1 is expected"
+            stages_named = f"{count} stage{'s' * (count > 1)}"
+            return f"{ours!r} for {stages_named} and a bubble of {goal:.0%}, where a whole number of at least 1 is expected"
         bubble = (count - 1) / (ours + count - 1)
         case = f"{count} stages, bubble of at most {goal:.0%}: with {ours} micro-batches it is {bubble:.2%}"
         if ours == least_micro_batches(count, goal, of_work=True):
             return f"{case}. That is idle ÷ work; the bubble is idle ÷ total"
-        return f"{case}, too large" if ours < right else f"{case}, but {right} are enough"
+        rounded = ours == right + 1 and ours == math.ceil((count - 1) * (1 / goal - 1))
+        hint = ": floats, rounded up once too often" * rounded
+        return f"{case}, too large" if ours < right else f"{case}, but {right} are enough{hint}"
     return None
 
 
@@ -119,10 +128,9 @@ def exercise_6_4(frugal):
     """Never more alive than allowed, as fast as 1F1B with fewer forwards ahead, and one device's gradients when run."""
     for count, micro_batches, most in CAPS:
         case = f"{count} stages, {micro_batches} micro-batches, at most {most} alive"
-        orders = frugal(count, micro_batches, most)
-        if cause := order_cause(orders, count, micro_batches):
+        if cause := order_cause(frugal(count, micro_batches, most), count, micro_batches):
             return f"{case}: {cause}"
-        plan = Schedule(orders)
+        plan = Schedule(frugal(count, micro_batches, most))
         if max(alive(plan)) > most:
             return f"{case}: the stages hold {alive(plan)}"
         ours_s, right_s = plan.simulate().total_s, capped(count, micro_batches, most).simulate().total_s

@@ -14,6 +14,7 @@ RANKS = 3
 PRECISION = 1e-9
 JOBS = (  # of exercise 7.4
     {"blocks": 4},
+    {"blocks": 4, "batch_size": 4},
     {"blocks": 2, "seq_len": 16, "batch_size": 2, "d_model": 32, "dtype": torch.float32},
     {"blocks": 1, "tied": True, "vocab_size": 512, "batch_size": 1, "d_model": 128},
 )
@@ -30,8 +31,9 @@ def exercise_7_1(gated_mlp):
             return cause
     for number, ours in enumerate(ranks):
         if cause := compare(ours["gradients"]["x"], right["gradients"]["x"], world_size=RANKS, tolerance=PRECISION):
-            return f"on rank {number}, the gradient of `x`: {cause}"
-    return weights_cause(ranks, right)
+            hint = "Do gate and up both read what one copy_to_ranks(x) returned?"
+            return f"on rank {number}, the gradient of `x`: {cause}. {hint}"
+    return weights_cause(ranks, right) or share_cause(ranks)
 
 
 def whole_gated_mlp(tensors):
@@ -49,9 +51,18 @@ def gated_rank(rank, gated_mlp, tensors, measure):
 def output_cause(ours, right, number):
     """Why an output is not that of one device, in one sentence; None where it is."""
     cause = compare(ours["output"], right["output"], world_size=RANKS, tolerance=PRECISION)
-    if cause and not ours[FORWARD]:
+    if cause and isinstance(ours["output"], torch.Tensor) and not ours[FORWARD]:
         return f"on rank {number}, the output: {cause}. No all_reduce forward: is it this rank's partial sums?"
-    return cause and f"on rank {number}, the output: {cause}"
+    return f"on rank {number}, the output: {cause}" if cause else untracked_cause(ours, number)
+
+
+def untracked_cause(ours, number):
+    """Right numbers through which no gradient can pass, in one sentence; None where one can."""
+    if not isinstance(ours["output"], torch.Tensor):
+        return f"on rank {number}, the output is a {type(ours['output']).__name__}, where a tensor is expected"
+    if all(gradient is None for gradient in ours["gradients"].values()):
+        return f"on rank {number}, no gradient passes through the output: `detach`, `no_grad` or a new tensor of its numbers?"
+    return None
 
 
 def weights_cause(ranks, right):
@@ -62,6 +73,16 @@ def weights_cause(ranks, right):
             return f"on rank {missing[0]}, `{name}` has no gradient: cut it by a slice or `tensor_split`, without `detach`"
         if cause := compare(sum(found), right["gradients"][name], world_size=RANKS, tolerance=PRECISION):
             return f"the gradients of `{name}`, added up over the ranks: {cause}"
+    return None
+
+
+def share_cause(ranks):
+    """Whether a rank computed with more or fewer hidden features than its N-th: those of `gate` that have a gradient."""
+    for number, ours in enumerate(ranks):
+        gate = ours["gradients"]["gate"]
+        used, wanted = int(gate.any(1).sum()), len(gate) // RANKS
+        if used != wanted:
+            return f"rank {number} computes with {used} of {len(gate)} hidden features, where {wanted} are its N-th, N = {RANKS}"
     return None
 
 
@@ -131,7 +152,7 @@ def parts_cause(parts):
     if not isinstance(parts, (list, tuple)) or len(parts) != 2:
         return "`parts`: one number for each of two ranks is expected"
     first, second = (float(part) for part in parts)
-    if abs(first + second) > PRECISION:
+    if not abs(first + second) <= PRECISION:  # nor is NaN
         return f"`parts` add up to {first + second:g}, not to 0"
     total = F.gelu(torch.tensor([first, second], dtype=torch.float64)).sum().item()
     return None if total > 1 else f"the GELUs of `parts` add up to {total:.3g}, which is not more than 1; try larger ones"
@@ -153,6 +174,8 @@ def activated_cause(activated):
             elif not compare(ours["output"], F.gelu(partial_sums[number]), tolerance=PRECISION):
                 cause = "this is the GELU of the rank's own partial sums"
             return f"`activated` on rank {number}: {cause}"
+        if cause := untracked_cause(ours, number):
+            return f"`activated`: {cause}"
         gradient = compare(ours["gradients"]["partial_sums"], total.grad, world_size=RANKS, tolerance=PRECISION)
         if cause := (gradient and f"its gradient: {gradient}") or sums_cause(ours, forward=1, backward=0):
             return f"`activated` on rank {number}: {cause}"
@@ -193,6 +216,8 @@ def handed_cause(handed_over):
         return None
     if not all(isinstance(pair, (list, tuple)) and len(pair) == 2 for pair in ours):
         return "a pair is expected: calls, bytes"
+    if all(not compare(pair[::-1], tensor_traffic(job)) for pair, job in zip(ours, made)):
+        return "calls come first, then bytes"
     for text, mistake in MISTAKES.items():
         if all(not compare(pair, tensor_traffic(job, **mistake)) for pair, job in zip(ours, made)):
             return text

@@ -1,13 +1,13 @@
 """What tensor parallelism hands to all_reduce, by formula, what learners usually forget of it, and what the wire takes."""
 
 
-def tensor_traffic(job, *, per_block=4, ends=2, small=3, element_bytes=None):
+def tensor_traffic(job, *, per_block=4, ends=2, small=3, element_bytes=None, rows=None):
     """(calls, bytes) that a rank of tensor_parallel hands to all_reduce in one step.
 
     Shoeybi et al., "Megatron-LM", 2019, sections 3 and 5: per block two sums forward and two backward of B T D numbers, one
     for the embedding forward, one for the gradient of the head's input, three of B T numbers in the loss.
     """
-    large, tokens = per_block * job.blocks + ends, job.tokens_per_step
+    large, tokens = per_block * job.blocks + ends, job.seq_len * (rows or job.batch_size)
     return large + small, (large * job.d_model + small) * tokens * (element_bytes or job.dtype.itemsize)
 
 
@@ -17,6 +17,8 @@ MISTAKES = {
     "one of two is missing: the embedding's sum forward, or the one for the gradient of the head's input": {"ends": 1},
     "the three sums of the loss, of B·T numbers, are missing": {"small": 0},
     "only the blocks: embedding, head and loss add sums": {"ends": 0, "small": 0},
+    "bytes are expected: a number has `job.dtype.itemsize` of them": {"element_bytes": 1},
+    "that is the traffic of one sequence; a step has `job.batch_size`": {"rows": 1},
     "a number has `job.dtype.itemsize` bytes, not always 4": {"element_bytes": 4},
     "a number has `job.dtype.itemsize` bytes, not always 8": {"element_bytes": 8},
     "that counts query, key and value apart, as DTensor does: six sums for a block": {"per_block": 6},

@@ -60,6 +60,16 @@ def everything_everywhere(rank, x, gate, up, down):
     return F.linear(F.silu(F.linear(x, gate)) * F.linear(x, up), down)
 
 
+def copied_for_gate_only(rank, x, gate, up, down):
+    features = F.silu(F.linear(copy_to_ranks(x), mine(rank, gate, 0))) * F.linear(x, mine(rank, up, 0))
+    return sum_over_ranks(F.linear(features, mine(rank, down, 1)))
+
+
+def for_two_ranks(rank, tensor, dim):
+    """Right for two ranks: of three, the last gets nothing."""
+    return tensor.narrow(dim, min(6 * rank.rank, 12), 6 if rank.rank < 2 else 0)
+
+
 def detached(rank, tensor, dim):
     return mine(rank, tensor, dim).detach()
 
@@ -92,11 +102,11 @@ def right_activation(partial_sums):
     return F.gelu(sum_over_ranks(partial_sums))
 
 
-def handed(per_block=4, ends=2, small=3, element_bytes=None):
+def handed(per_block=4, ends=2, small=3, element_bytes=None, rows=None):
     """What `handed_over` may look like."""
 
     def handed_over(job):
-        large, tokens = per_block * job.blocks + ends, job.batch_size * job.seq_len
+        large, tokens = per_block * job.blocks + ends, (rows or job.batch_size) * job.seq_len
         return large + small, (large * job.d_model + small) * tokens * (element_bytes or job.dtype.itemsize)
 
     return handed_over
@@ -117,12 +127,23 @@ def right_winner(job, alpha_s, bytes_per_s):
     return faster(lambda calls, nbytes, alpha_s, bytes_per_s: calls * alpha_s + nbytes / bytes_per_s)(job, alpha_s, bytes_per_s)
 
 
+def winner_in_float32(job, alpha_s, bytes_per_s):
+    """As if gradients always had 4 bytes a number."""
+    tensor, data = handed()(job), (2, 4 * (job.parameters + 1))
+    tensor_s, data_s = (calls * alpha_s + nbytes / bytes_per_s for calls, nbytes in (tensor, data))
+    return "tensor parallel" if tensor_s < data_s else "data parallel"
+
+
 WRONG_ANSWERS = {
     "7.1": [
         (gated(enter=lambda x: x), "no all_reduce backward, where 1 is needed: each rank has its own part of the gradient"),
         (gated(leave=lambda y: y), "the output: .*No all_reduce forward: is it this rank's partial sums"),
         (gated(twice=True), "2 all_reduces backward, where 1 is enough"),
         (gated(leave=SumBothWays.apply), "2 all_reduces backward, where 1 is enough"),
+        (copied_for_gate_only, r"the gradient of `x`: .* Do gate and up both read what one copy_to_ranks\(x\) returned"),
+        (gated(cut=for_two_ranks), "rank 0 computes with 6 of 12 hidden features, where 4 are its N-th, N = 3"),
+        (gated(leave=lambda y: sum_over_ranks(y).detach()), "on rank 0, no gradient passes through the output"),
+        (gated(leave=lambda y: sum_over_ranks(y).tolist()), "on rank 0, the output is a list, where a tensor is expected"),
         (gated(cut=detached), "`gate` has no gradient: cut it by a slice"),
         (gated(leave=gathered), "all_gather was called forward; all_reduce is all it needs"),
         (other_features_of_up, "on rank 0, the output: .* wrong"),
@@ -146,6 +167,7 @@ WRONG_ANSWERS = {
         ((PARTS, lambda partial_sums: sum_over_ranks(F.gelu(partial_sums)), CUTS), "the sum of the GELUs of partial sums"),
         ((PARTS, F.gelu, CUTS), "the GELU of the rank's own partial sums"),
         ((PARTS, lambda partial_sums: F.gelu(SumBothWays.apply(partial_sums)), CUTS), "its gradient: off by the factor 3 = N"),
+        ((PARTS, lambda y: F.gelu(sum_over_ranks(y.detach())), CUTS), "`activated`: on rank 0, no gradient passes"),
         (((0.5, -0.5), right_activation, CUTS), "the GELUs of `parts` add up to 0.191, which is not more than 1"),
         (((2.0, 1.0), right_activation, CUTS), "`parts` add up to 3, not to 0"),
         ((PARTS, right_activation, {"up": "row", "down": "column"}), "the cuts that somebody made"),
@@ -162,9 +184,13 @@ WRONG_ANSWERS = {
         ((handed(ends=1), right_winner), "one of two is missing"),
         ((handed(small=0), right_winner), "the three sums of the loss"),
         ((handed(element_bytes=8), right_winner), "not always 8"),
+        ((handed(element_bytes=1), right_winner), "bytes are expected: a number has"),
+        ((handed(rows=1), right_winner), "that is the traffic of one sequence"),
+        ((lambda job: handed()(job)[::-1], right_winner), "calls come first, then bytes"),
         ((handed(per_block=6), right_winner), "as DTensor does"),
         ((handed(per_block=5), right_winner), "4 blocks, D 64, .*: calls, "),
         ((handed(), faster(lambda calls, nbytes, alpha_s, bytes_per_s: nbytes)), "fewer bytes, but what about the calls"),
+        ((handed(), winner_in_float32), "4 blocks, D 64, 128 tokens"),
         ((handed(), lambda *_: "tensor parallel"), "tensor parallel waits .* ms, data parallel waits"),
         ((handed(), lambda *_: "tp"), '\'tp\', where "tensor parallel" or "data parallel" is expected'),
     ],
