@@ -211,5 +211,9 @@ def test_a_run_killed_while_saving_resumes_from_the_last_complete_checkpoint(tmp
 def test_what_cannot_work_is_refused():
     with pytest.raises(ValueError, match="3 ranks do not divide into 2 replicas; use a divisor"):
         lesson.torch_fsdp(types.SimpleNamespace(world_size=3), labkit.small_job(), replicas=2)
+    with pytest.raises(ValueError, match="into 0 replicas"):
+        lesson.torch_fsdp(types.SimpleNamespace(world_size=3), labkit.small_job(), replicas=0)
+    with pytest.raises(ValueError, match="0 micro-batches have no rows"):
+        next(lesson.own_rows(types.SimpleNamespace(world_size=2, rank=0), *torch.zeros(2, 4, 3), micro_batches=0))
     with pytest.raises(ValueError, match="keeps no master weights; use zero1"):
         lesson.torch_zero1(None, labkit.small_job(dtype=torch.bfloat16, master_weights=True))

@@ -2,13 +2,18 @@
 
 import math
 import numbers
+import re
 
 import torch
 
 from labkit.checks import compare
 from labkit.checks.sharded_mlp import LAYERS, mean_gradients, mlp_gradients_of, mlp_rank
+from labkit.errors import RankError
 from labkit.launcher import run_ranks
 
+PATIENCE_S = 10  # for ranks that wait for each other; a rank that computes is not waiting
+UNEQUAL = re.compile(r"outputShape\[0\] \* worldSize == inputShape\[0\] \((\d+) vs\. (\d+)\)")  # gloo, of a reduce_scatter
+UNFILLED = re.compile(r"allgather: invalid tensor size")
 STAGES, SIZES = (0, 1, 2, 3), (1, 2, 8, 64)
 PARAMETERS = 1_000_000
 RANKS, NUMBERS, STEPS = 3, 100, 3
@@ -27,9 +32,16 @@ def exercise_4_1(bytes_per_parameter):
             2 / (n if s > 2 else 1) + 2 / (n if s > 0 else 1) + 12 / (n if s > 1 else 1)
         ),
         "every stage shards everything: that is stage 3 alone": lambda s, n: kept(3 if s else 0, n),
+        "stages are off by one: stage 1 shards the optimizer's state already": lambda s, n: kept(max(s - 1, 0), n),
+        "stage 2 shards the gradients, too": lambda s, n: kept(1 if s == 2 else s, n),
+        "stage 3 shards all: the weights, too": lambda s, n: kept(min(s, 2), n),
+        "the gradients are missing: 2 bytes per parameter": lambda s, n: kept(s, n, gradient=0),
+        "that is what all ranks hold together, not one": lambda s, n: n * kept(s, n),
+        "that is on 8 ranks: divide by `world_size`": lambda s, n: kept(s, 8),
         "rounded to whole bytes: `/`, not `//`": lambda s, n: (
             2 // (n if s > 2 else 1) + 2 // (n if s > 1 else 1) + 12 // (n if s > 0 else 1)
         ),
+        "rounded to whole bytes: no `int`": lambda s, n: int(kept(s, n)),
     }
     cases = [(stage, n) for stage in STAGES for n in SIZES]
     return judged(bytes_per_parameter, cases, kept, mistakes, "stage {} on {} ranks")
@@ -46,10 +58,14 @@ def exercise_4_4(bytes_sent):
     mistakes = {
         "stage 3 gathers the weights twice, in forward and again in backward": lambda *at: sent(*at, times=(2, 2, 2, 2)),
         "stages 1 and 2 gather new weights *instead of* finished gradients: 2 in all": lambda *at: sent(*at, times=(2, 3, 3, 3)),
+        "stages 1 and 2 send the same, new weights *instead of* finished gradients: 2": lambda *at: sent(*at, times=(2, 2, 3, 3)),
         "an all_reduce is a reduce_scatter and an all_gather: it counts twice": lambda *at: sent(*at, times=(1, 2, 2, 3)),
+        "stages 0 to 2 send twice: a reduce_scatter and an all_gather": lambda *at: sent(*at, times=(1, 1, 1, 3)),
+        "every stage both reduces and gathers: 2, and 3 in stage 3": lambda *at: sent(*at, times=(1, 1, 1, 2)),
         "stage 3 has no new weights to send after the update: 3 in all": lambda *at: sent(*at, times=(2, 2, 2, 4)),
         "a rank keeps its own part: only (N−1)/N of the bytes are sent": lambda *at: sent(*at, own_too=True),
         "these are the bytes of all ranks together, not of one": lambda *at: at[1] * sent(*at),
+        "a rank sends (N−1)/N of the bytes, not 1/N": lambda *at: sent(*at, own_too=True) / at[1],
         "`element_bytes` is not used": lambda *at: sent(*at[:3], 2),
         "these are numbers, not bytes: times the size of an element": lambda *at: sent(*at[:3], 1),
     }
@@ -89,23 +105,37 @@ def exercise_4_2(zero1_step):
             return f"`adam` updates all {NUMBERS} weights on rank {number}: its state is that of a shard only"
         if size != numbers_per_rank:
             return f"`adam` got {size} numbers on rank {number}, where {numbers_per_rank} are a shard: P/{RANKS}, rounded up"
+    if any(torch.isin(rank["given"][0].double(), initial_weights()).any() for rank in ranks):
+        return "`adam` was given weights where the gradient belongs: `adam(shard, gradient)`"
     if all(torch.equal(rank["given"][0][:32], own_gradient(0, r).chunk(RANKS)[r][:32]) for r, rank in enumerate(ranks)):
         return "`adam` was given the rank's own gradient, not the mean over the ranks: reduce_scatter it"
     length = torch.cat([rank["given"][0] for rank in ranks]).norm()  # of whatever order: shards may be cut in many ways
     if cause := compare(length, gradients[0].norm(), world_size=RANKS, tolerance=PRECISION):
         return f"the length of the gradient that `adam` was given on all ranks: {cause}"
+    for number, rank in enumerate(ranks):
+        if other_shard(rank["updated"], rank["given"][0], gradients[0]):
+            return f"`adam` got one shard of weights and the gradient of another on rank {number}: both are chunk {number}"
     for step, gradient in enumerate(gradients):
         before = weights.clone()
         adam(weights, gradient)
         for number, rank in enumerate(ranks):
-            if cause := weights_cause(rank["weights"][step], weights, before, number):
+            if cause := weights_cause(rank["weights"][step], weights, before, number, gradient):
                 return f"after step {step + 1} on rank {number}: {cause}"
     return None
 
 
-def weights_cause(ours, theirs, before, rank):
+def other_shard(updated, given, gradient):
+    """Whether Adam's first update of these weights was by the gradient of others; padding is left out."""
+    same = updated.flatten()[:, None] == initial_weights()
+    known, places = same.any(1), same.int().argmax(1)
+    return bool(((given.flatten() - gradient[places]).abs() > PRECISION)[known].any())
+
+
+def weights_cause(ours, theirs, before, rank, gradient):
     """Why a rank's weights are not those of one device after a step, or None."""
     wrong = (ours - theirs).abs() > PRECISION
+    if torch.allclose(ours, gradient):
+        return "the weights are the mean gradients now: gather the weights that `adam` has updated"
     if wrong.any() and torch.equal(ours, before):
         return "the weights are the old ones: copy what was gathered back into `weights`"
     shard = torch.arange(NUMBERS) // -(-NUMBERS // RANKS) == rank
@@ -122,20 +152,24 @@ def update_rank(rank, zero1_step):
     weights, adam, after = initial_weights(), Adam(), []
     for step in range(STEPS):
         zero1_step(rank, weights, own_gradient(step, rank.rank), adam)
+        if (weights.shape, weights.dtype) != ((NUMBERS,), torch.float64):
+            now = f"{list(weights.shape)}, {weights.dtype}"
+            raise ValueError(f"`weights` is {now} after a step, not {[NUMBERS]}, torch.float64: copy into it without the padding")
         after.append(weights.clone())
-    return {"weights": after, "given": adam.given}
+    return {"weights": after, "given": adam.given, "updated": adam.updated}
 
 
 class Adam:
-    """Adam without bias correction, in place; notes the gradients that it was given."""
+    """Adam without bias correction, in place; notes the gradients that it was given, and the weights of the first update."""
 
     def __init__(self):
-        self.given, self.state = [], None
+        self.given, self.updated, self.state = [], None, None
 
     def __call__(self, weights, gradient):
         if weights.shape != gradient.shape:
             raise ValueError(f"adam got weights {list(weights.shape)} and gradients {list(gradient.shape)}; give it equal shapes")
         self.given.append(gradient.detach().clone())
+        self.updated = weights.detach().clone() if self.updated is None else self.updated
         mean, square = self.state or (torch.zeros_like(gradient), torch.zeros_like(gradient))
         self.state = 0.9 * mean + 0.1 * gradient, 0.95 * square + 0.05 * gradient**2
         with torch.no_grad():
@@ -168,6 +202,8 @@ def exercise_4_3(mlp_gradients):
         if compare(rank["gradients"], own[::-1], tolerance=PRECISION) is None:
             return "the gradients are in the order of backward: the last layer's first"
         if cause := compare(rank["gradients"], own, world_size=2, tolerance=PRECISION):
+            if isinstance(rank["gradients"], (list, tuple)) and only_the_last(rank["gradients"], own):
+                return "only the last layer's gradient is right: does the input's gradient go on to the layer before?"
             return f"the gradients on rank {number}: {cause}"
     if (most := max(rank["most"] for rank in ranks)) > 2:
         when = next(rank["when"] for rank in ranks if rank["most"] == most)
@@ -177,6 +213,29 @@ def exercise_4_3(mlp_gradients):
     return None
 
 
+def only_the_last(gradients, own):
+    """Whether of all layers' gradients only the last one is right."""
+    right = [compare(*pair, tolerance=PRECISION) is None for pair in zip(gradients, own)]
+    return len(gradients) == len(own) and right[-1] and not any(right[:-1])
+
+
 def on_ranks(function, answer, *, world_size):
     """What `function(rank, answer)` returned on each rank, on CPU cores: an answer fails the same way everywhere."""
-    return run_ranks(function, (answer,), {}, world_size=world_size, device="cpu", live=False, warn=False).results
+    options = {"device": "cpu", "timeout": PATIENCE_S, "live": False, "warn": False}
+    try:
+        return run_ranks(function, (answer,), {}, world_size=world_size, **options).results
+    except RankError as error:
+        if cause := sizes_cause(str(error), world_size):
+            raise RankError(cause, rank=error.rank, kind=error.kind, traceback=error.traceback) from None
+        raise
+
+
+def sizes_cause(text, world_size):
+    """What gloo's complaint about the sizes of a collective's tensors means; None for any other text."""
+    if sizes := UNEQUAL.search(text):
+        shard, size = int(sizes[1]) // world_size, int(sizes[2])
+        uneven = f"cuts its input into {world_size} equal shards, but {size} is not {world_size} × {shard}"
+        return f"`reduce_scatter_single` {uneven}: is it flat, and padded?"
+    if UNFILLED.search(text):
+        return f"`all_gather_single` puts {world_size} equal shards together: its output must have room for them, padding too"
+    return None

@@ -15,6 +15,8 @@ def mlp_rank(rank, mlp_gradients):
     watch = WholeWeights(weights)
 
     def observed_layer(weight, x):
+        if weight.shape != (WIDTH, WIDTH):
+            raise ValueError(f"a layer was given a weight of shape {list(weight.shape)}, where {[WIDTH, WIDTH]} is whole")
         if watch.phase == "forward":
             given.append(weight_cause(weight, right, len(given), rank.world_size))
         return mlp_layer(weight, x)
@@ -35,8 +37,6 @@ def weight_cause(weight, right, number, world_size):
     """Why what a layer was given in forward is not its weight (`right` lists each layer's numbers), or None."""
     if number >= len(right):
         return f"forward computes more than {len(right)} layers before `loss` is called"
-    if weight.shape != (WIDTH, WIDTH):
-        return f"layer {number} was given a weight of shape {list(weight.shape)}, where {[WIDTH, WIDTH]} is whole"
     ours, size = weight.detach().flatten().tolist(), WIDTH**2 // world_size
     wrong = [at for at in range(world_size) if ours[at * size : (at + 1) * size] != right[number][at * size : (at + 1) * size]]
     if wrong:

@@ -54,6 +54,38 @@ def step(*, mean=True, whole_state=False, reduce=True, gather=True, front=False,
     return zero1_step
 
 
+def with_sizes(*, shards, whole):
+    """A ZeRO-1 step that does not pad what it cuts into shards, or what it gathers them into."""
+
+    def zero1_step(rank, weights, gradients, adam):
+        n = rank.world_size
+        weights_padded, gradients_padded = (F.pad(one, (0, -len(weights) % n)) for one in (weights, gradients))
+        shard = weights_padded.chunk(n)[rank.rank].clone()
+        gradient = torch.empty_like(shard)
+        dist.reduce_scatter_single(gradient, gradients_padded if shards else gradients)
+        adam(shard, gradient / n)
+        dist.all_gather_single(weights_padded if whole else weights, shard)
+
+    return zero1_step
+
+
+def update(*, own=True, exchanged=False, gathers="weights"):
+    """A ZeRO-1 step that updates shard 0 everywhere, exchanges adam's arguments, or gathers the gradients."""
+
+    def zero1_step(rank, weights, gradients, adam):
+        n = rank.world_size
+        weights_padded, gradients_padded = (F.pad(one, (0, -len(weights) % n)) for one in (weights, gradients))
+        shard = weights_padded.chunk(n)[rank.rank if own else 0].clone()
+        gradient = torch.empty_like(shard)
+        dist.reduce_scatter_single(gradient, gradients_padded)
+        gradient /= n
+        adam(*((gradient, shard) if exchanged else (shard, gradient)))
+        dist.all_gather_single(weights_padded, shard if gathers == "weights" else gradient)
+        weights.copy_(weights_padded[: len(weights)])
+
+    return zero1_step
+
+
 def own_shard_everywhere(rank, weights, gradients, adam):
     n = rank.world_size
     weights_padded, gradients_padded = (F.pad(one, (0, -len(weights) % n)) for one in (weights, gradients))
@@ -63,7 +95,7 @@ def own_shard_everywhere(rank, weights, gradients, adam):
     weights.copy_(shard.repeat(n)[: len(weights)])
 
 
-def mlp(*, mean=True, keep=False, early=False, forget=False, reduce=True, order=-1, graph=False):
+def mlp(*, mean=True, keep=False, early=False, forget=False, reduce=True, order=-1, graph=False, flat=True, square=True, on=True):
     """What `mlp_gradients` may look like, with one thing wrong."""
 
     def mlp_gradients(rank, shards, x, layer, loss):
@@ -77,13 +109,13 @@ def mlp(*, mean=True, keep=False, early=False, forget=False, reduce=True, order=
                 dist.all_gather_single(whole, shard)
             side = round(len(whole) ** 0.5)
             kept.append(whole) if keep else None
-            return whole.view(side, side)
+            return whole.view(side, side) if square else whole
 
         def scattered(gradient):
             if not reduce:
                 return gradient.flatten().chunk(n)[rank.rank]
             shard = gradient.new_empty(gradient.numel() // n)
-            dist.reduce_scatter_single(shard, gradient.flatten())
+            dist.reduce_scatter_single(shard, gradient.flatten() if flat else gradient)
             return shard / n if mean else shard
 
         if graph:
@@ -101,7 +133,8 @@ def mlp(*, mean=True, keep=False, early=False, forget=False, reduce=True, order=
         (gradient,) = torch.autograd.grad(loss(x), x)
         for shard in reversed(shards):
             weight, x = gather(shard).requires_grad_(), inputs.pop().requires_grad_()
-            gradient, whole = torch.autograd.grad(layer(weight, x), (x, weight), gradient)
+            inner, whole = torch.autograd.grad(layer(weight, x), (x, weight), gradient)
+            gradient = inner if on else gradient
             gradients.append(scattered(whole))
         return gradients[::order]
 
@@ -117,7 +150,14 @@ WRONG_ANSWERS = {
         (bytes_of(first=(2, 1, 0)), "stages are off by one"),
         (bytes_of(first=(3, 1, 2)), "stages 1 and 2 shard the wrong kind"),
         (bytes_of(first=(1, 1, 1)), "every stage shards everything"),
-        (bytes_of(divide=lambda size, n: size // n), "rounded to whole bytes"),
+        (bytes_of(divide=lambda size, n: size // n), "rounded to whole bytes: `/`"),
+        (lambda *at: int(bytes_of()(*at)), "rounded to whole bytes: no `int`"),
+        (bytes_of(first=(4, 3, 2)), "stage 1 shards the optimizer's state already"),
+        (bytes_of(first=(3, 3, 1)), "stage 2 shards the gradients, too"),
+        (bytes_of(first=(4, 2, 1)), "stage 3 shards all: the weights, too"),
+        (bytes_of(gradient=0), "the gradients are missing"),
+        (lambda stage, world_size: world_size * bytes_of()(stage, world_size), "what all ranks hold together"),
+        (lambda stage, world_size: (16, 5.5, 3.75, 2)[stage], "that is on 8 ranks"),
         (lambda stage, world_size: 16, "stage 1 on 2 ranks: it is 60 % too large"),
         (lambda stage, world_size: print(stage), "does the function end with `return`"),
     ],
@@ -131,6 +171,11 @@ WRONG_ANSWERS = {
         (step(floor=True), "33 numbers on rank 0, where 34 are a shard"),
         (step(twice=True), "called 6 times on rank 0 in 3 steps"),
         (own_shard_everywhere, "only|wrong|values"),
+        (with_sizes(shards=False, whole=True), r"100 is not 3 × 3\d: is it flat, and padded"),
+        (with_sizes(shards=True, whole=False), "room for them, padding too"),
+        (update(own=False), "one shard of weights and the gradient of another on rank 1"),
+        (update(exchanged=True), "given weights where the gradient belongs"),
+        (update(gathers="gradients"), "the weights are the mean gradients now"),
     ],
     "4.3": [
         (mlp(mean=False), "factor 2 = N: a sum where a mean belongs"),
@@ -140,11 +185,18 @@ WRONG_ANSWERS = {
         (mlp(forget=True), "the shard of rank 1 is missing"),
         (mlp(reduce=False), "those of its own rows: reduce_scatter them"),
         (mlp(order=1), "in the order of backward"),
+        (mlp(flat=False), "12 is not 2 × 72: is it flat"),
+        (mlp(square=False), r"a weight of shape \[144\], where \[12, 12\] is whole"),
+        (mlp(on=False), "only the last layer's gradient is right"),
     ],
     "4.4": [
         (sending((2, 2, 2, 2)), "stage 3 gathers the weights twice"),
         (sending((2, 3, 3, 3)), "2 in all"),
+        (sending((2, 2, 3, 3)), "stages 1 and 2 send the same"),
         (sending((1, 2, 2, 3)), "it counts twice"),
+        (sending((1, 1, 1, 3)), "stages 0 to 2 send twice"),
+        (sending((1, 1, 1, 2)), "every stage both reduces and gathers"),
+        (lambda stage, n, count, size=2: (3 if stage == 3 else 2) * count * size / n, "not 1/N"),
         (sending((2, 2, 2, 4)), "no new weights to send after the update"),
         (sending((2, 2, 2, 3), own_too=True), "a rank keeps its own part"),
         (sending((2, 2, 2, 3), ranks=None), "of all ranks together"),
