@@ -6,7 +6,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from labkit.canvas import ALARM, INK, SOFT, WIDTH_PX, panel
+from labkit.canvas import ALARM, INK, PX_PER_INCH, SOFT, WIDTH_PX, panel
 from labkit.draw_memory import KIND_COLOURS
 from labkit.draw_timeline import LEFT_PX, RIGHT_PX, draw_timeline
 from labkit.storages import KINDS
@@ -20,15 +20,17 @@ def draw_prediction(prediction):
     """The Prediction's timeline, and a bar per rank of what it holds at the fullest moment, by kind."""
     ranks = len(prediction.peak_bytes)
     height_px = max(2, ranks) * BAR_PX
-    note = " · ".join(filter(None, [prediction.note, prediction.machine.name, str(prediction.job)]))
+    note = shorten(f"{prediction.machine.name} · {prediction.job}", NOTE_LETTERS, placeholder=" …")
     figure = draw_timeline(
         [prediction.timeline],
         [_facts(prediction)],
         title=prediction.name,
         badge=prediction.badge,
-        note=shorten(note, NOTE_LETTERS, placeholder=" …"),
+        note=note,
         below_px=AXIS_PX + height_px + TITLE_PX + KEY_PX,
     )
+    y = 1 - 58 / (figure.get_figheight() * PX_PER_INCH)
+    figure.text(14 / WIDTH_PX, y, prediction.note, va="baseline", fontsize=8.5, color=SOFT)
     axes = panel(figure, LEFT_PX, AXIS_PX, WIDTH_PX - LEFT_PX - RIGHT_PX, height_px, grid="x", xlabel="memory of each card (GiB)")
     _draw_bars(axes, prediction)
     return figure

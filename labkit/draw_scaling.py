@@ -17,6 +17,7 @@ class ScalingLine:
     """One line of the picture; `points` and `share` map a world size to a value with .median, .low and .high.
 
     `share` is of the machine's own limit, between 0 and 1; `job` names what was trained; `reason` says why there is no line.
+    An unvalidated prediction is one of whose kind there is no public measurement.
     """
 
     name: str
@@ -25,6 +26,7 @@ class ScalingLine:
     job: str = ""
     is_predicted: bool = False
     reason: str = ""
+    is_unvalidated: bool = False
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,7 @@ class ScalingData:
     ylabel: str = ""
     predicted: tuple = ()
     predicted_badge: str = ""
+    predicted_error: str = ""
 
 
 def draw_scaling(data, *, title="", badge="", note="", failed=None):

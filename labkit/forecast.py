@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from labkit import jobs
 from labkit.hardware import RTX4090_SERVER
+from labkit.prediction import splits_activations
 from labkit.replay import Deadlock, replay
 from labkit.trace import NotTraceable
 from labkit.traced import traced_several
@@ -22,12 +23,14 @@ class Forecast:
     speedups      {name: {number of ranks: one card's step ÷ this one's; for weak scaling times that number}}
     tokens_per_s  {name: {number of ranks: tokens of the global batch per second}}
     reasons       {name: why there is no line}
+    unvalidated   names of those of whose kind nobody has published a run on this card
     """
 
     job: jobs.Job
     speedups: dict = field(default_factory=dict, hash=False)
     tokens_per_s: dict = field(default_factory=dict, hash=False)
     reasons: dict = field(default_factory=dict, hash=False)
+    unvalidated: set = field(default_factory=set, hash=False)
 
     @property
     def badge(self):
@@ -58,6 +61,8 @@ def _fill(made, strategies, batch):
             made.reasons[name] = _reason(list(steps_s.values()))
             continue
         made.speedups[name] = {1: 1.0} | {n: (n if wide else 1) * alone_s / step_s for n, step_s in times.items()}
+        if any(splits_activations(trace, made.job) for n in times for trace in traces[n]):
+            made.unvalidated.add(name)
         rates = {n: made.job.tokens_per_step * speedup / alone_s for n, speedup in made.speedups[name].items()}
         made.tokens_per_s[name] = rates
 

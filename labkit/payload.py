@@ -27,7 +27,8 @@ def pack_function(fn, args, kwargs):
     if not callable(fn):
         raise TypeError(f"launch needs a function fn(rank, …), not {type(fn).__name__}")
     if what := never_runs(fn):
-        raise TypeError(f"{name_of(fn)} is {what}: a call only makes an object and runs nothing; use a plain def and return values")
+        remedy = "a call only makes an object and runs nothing; use a plain def and return values"
+        raise TypeError(f"{name_of(fn)} is {what}: {remedy}")
     try:
         data = _dumps((fn, args, kwargs), REFUSE_BYTES)
     except _TooLarge:

@@ -15,6 +15,7 @@ from labkit.traffic import Counter, TrafficTable
 from labkit.training import one_device, refuse_wrong_request, strategy_name
 
 UNVALIDATED = "unvalidated: no public measurement of tensor, context or expert parallelism on this card"
+OTHER_CARD = "unvalidated: the published runs that judge predictions are all of RTX 4090s"
 LEAST_ACTIVATION_BYTES = 4096  # a collective of fewer bytes adds up losses or norms
 
 
@@ -27,7 +28,7 @@ class Prediction:
     .speedup        one device's step ÷ this one; ValueError where the job does not fit one device
     .traffic        per rank {operation: Traffic}, as Run.traffic
     .peak_bytes     per rank {kind: bytes} at the fullest moment; .fits: whether that fits every card
-    .peak_name      the peak that mfu is a share of; .note: what is not validated
+    .peak_name      the peak that mfu is a share of; .note: the error on published runs, or why there is none to tell
     """
 
     name: str
@@ -45,7 +46,7 @@ class Prediction:
             f"step {1e3 * self.step_s:,.1f} ms, {self.tokens_per_s:,.0f} tokens/s, MFU {self.mfu:.1%} of {self.peak_name}; "
             f"up to {max(held) / 2**30:.1f} GiB a card, which {room}"
         )
-        return "\n".join([*lines, *([self.note] if self.note else [])])
+        return "\n".join([*lines, self.note])
 
     @property
     def badge(self):
@@ -98,7 +99,13 @@ class Prediction:
 
     @property
     def note(self):
-        return UNVALIDATED if any(splits_activations(trace, self.job) for trace in self.traces) else ""
+        if any(splits_activations(trace, self.job) for trace in self.traces):
+            return UNVALIDATED
+        if self.machine.card.name != RTX4090_SERVER.card.name:
+            return OTHER_CARD
+        from labkit.runs.judgement import error_on_published_runs
+
+        return error_on_published_runs()
 
     @property
     def figure(self):

@@ -101,6 +101,7 @@ class Scaling:
     def draw(self, *, failed=""):
         """Returns the picture of all rounds so far, marked if the race failed, and of the prediction if there is one."""
         from labkit.draw_scaling import ScalingData, ScalingLine, draw_scaling
+        from labkit.runs.judgement import error_on_published_runs
 
         raced = [n for n in self.world_sizes if self._rounds[n]]
         value = self.speedup if self.has_baseline else self.tokens_per_s
@@ -124,6 +125,7 @@ class Scaling:
             has_baseline=self.has_baseline,
             ylabel="tokens/s over one device" if weak else "",
             predicted=self._predicted_lines(ScalingLine),
+            predicted_error=error_on_published_runs() if self.strategies else "",
             predicted_badge=self.forecast.badge if self.forecast else "",
         )
         return draw_scaling(data, title=self.title, badge=f"measured on {self.badge}", note=self.note, failed=failed)
@@ -161,6 +163,7 @@ class Scaling:
                 job=str(self.forecast.job),
                 is_predicted=True,
                 reason=self.forecast.reasons.get(name, ""),
+                is_unvalidated=name in self.forecast.unvalidated,
             )
             for name in self.strategies
         )

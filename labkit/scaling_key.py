@@ -50,7 +50,10 @@ def entries(data):
     if data.guess:
         n, value = sorted(data.guess.items())[-1]
         found.append((guess_look(), ["your prediction", f"{plain(value)} on {_ranks(n)}"]))
-    return found + _jobs(data)
+    found += _jobs(data)
+    if data.predicted_error:
+        found.append(({"linestyle": ""}, ["dashed lines are predictions", *wrap(data.predicted_error, TEXT_LETTERS - 1)]))
+    return found
 
 
 def _predicted_entry(data, line, at):
@@ -59,7 +62,7 @@ def _predicted_entry(data, line, at):
     if line.points:
         sizes = [n for n in sorted(line.points) if n > 1]
         values = ", ".join(_value(data, line.points[n].median) for n in sizes)
-        text = f"predicted {values} on {', '.join(map(str, sizes))}"
+        text = f"{'unvalidated:' if line.is_unvalidated else 'predicted'} {values} on {', '.join(map(str, sizes))}"
     return line_look(line, at), [line.name, text]
 
 

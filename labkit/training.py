@@ -9,8 +9,8 @@ from labkit import jobs
 from labkit.devices import default_world_size, place
 from labkit.launcher import run_ranks
 from labkit.live import in_notebook, write
-from labkit.payload import never_runs
 from labkit.module_spans import timed
+from labkit.payload import never_runs
 from labkit.views import View
 
 LINE_EVERY_S = 2.0

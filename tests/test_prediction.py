@@ -12,9 +12,10 @@ import labkit
 from labkit import hardware
 from labkit.canvas import png
 from labkit.forecast import WORLD_SIZES, forecast
-from labkit.prediction import UNVALIDATED, predict
+from labkit.prediction import OTHER_CARD, UNVALIDATED, predict
 from labkit.replay import Deadlock
 from labkit.results import BASELINE, LIMIT, Scaling
+from labkit.runs import judgement
 from labkit.trace import NotTraceable
 from labkit.training import one_device
 
@@ -94,8 +95,10 @@ class TestPrediction:
         assert patched.step_s < prediction.step_s
 
     def test_what_nobody_has_measured_is_called_unvalidated(self, prediction):
-        assert prediction.note == ""
+        middle, nine_of_ten = (f"{error:.1%}" for error in judgement.source_left_out())
+        assert prediction.note == f"error on published runs: {middle} in the median, {nine_of_ten} in 9 of 10"
         assert predict(sums_activations, world_size=2, job=SMALL).note == UNVALIDATED
+        assert predict(average, world_size=2, on="H100", job=SMALL).note == OTHER_CARD
 
     def test_the_picture_shows_ranks_memory_and_badge(self, prediction):
         figure = prediction.figure

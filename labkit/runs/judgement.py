@@ -54,6 +54,18 @@ def covered(judged: list[Judged]) -> float:
     return float(np.mean([abs(one.row) <= width for one, width in zip(judged, widths)]))
 
 
+def source_left_out() -> tuple[float, float]:
+    """Returns the median and the 90th percentile of the errors of runs whose source was left out of the fit."""
+    errors = np.abs(np.expm1([one.page for one in stored()]))
+    return float(np.median(errors)), float(np.percentile(errors, 90))
+
+
+def error_on_published_runs() -> str:
+    """Returns how wrong the replay is, with fitted constants, about runs whose source took no part in the fit."""
+    middle, nine_of_ten = source_left_out()
+    return f"error on published runs: {middle:.1%} in the median, {nine_of_ten:.1%} in 9 of 10"
+
+
 def memory_errors() -> dict[str, float]:
     """Returns {id: predicted peak ÷ measured - 1} of the rows that state a peak and are fitted or judged by their memory."""
     rows = [row for row in given.rows() if row.configuration and row.measured("peak_mem_gb")]
