@@ -34,7 +34,7 @@ def files_in(folder):
 
 
 def test_students_get_what_they_need_and_nothing_else(handed_out):
-    modules = {path.relative_to(ROOT).as_posix() for path in (ROOT / "labkit").rglob("*.py")}
+    modules = {path.relative_to(ROOT).as_posix() for path in (ROOT / "labkit").rglob("*") if path.suffix in (".py", ".csv")}
     files = {name for name in handout.NEEDED if (ROOT / name).is_file()}
     assert files_in(handed_out) == files | modules | {f"notebooks/{name}" for name in LESSONS}
 

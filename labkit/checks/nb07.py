@@ -1,24 +1,14 @@
 """Checks of notebook 07, tensor parallel: parts of layers on real ranks, in value, gradients and calls; and what is sent."""
 
-import itertools
-
 import torch
 from torch.nn import functional as F
 
-from labkit import jobs
 from labkit.checks import compare, factor
 from labkit.checks.linears import FORWARD, on_ranks, random_numbers, sums_cause, weighted
-from labkit.checks.tensor_traffic import MISTAKES, tensor_traffic, wire_seconds
+from labkit.checks.tensor_traffic import handed_cause, winner_cause
 
 RANKS = 3
 PRECISION = 1e-9
-JOBS = (  # of exercise 7.4
-    {"blocks": 4},
-    {"blocks": 4, "batch_size": 4},
-    {"blocks": 2, "seq_len": 16, "batch_size": 2, "d_model": 32, "dtype": torch.float32},
-    {"blocks": 1, "tied": True, "vocab_size": 512, "batch_size": 1, "d_model": 128},
-)
-WIRES = ((0.0, 1e9), (100e-6, 1e9), (2e-3, 1e10))  # alpha_s, bytes_per_s
 
 
 def exercise_7_1(gated_mlp):
@@ -206,40 +196,3 @@ def exercise_7_4(answer):
         return "two functions are expected: handed_over and winner"
     handed_over, winner = answer
     return handed_cause(handed_over) or winner_cause(winner)
-
-
-def handed_cause(handed_over):
-    """Exact for every job, or the usual mistake that explains all results."""
-    made = [jobs.small_job(**changes) for changes in JOBS]
-    ours = [handed_over(job) for job in made]
-    if all(not compare(pair, tensor_traffic(job)) for pair, job in zip(ours, made)):
-        return None
-    if not all(isinstance(pair, (list, tuple)) and len(pair) == 2 for pair in ours):
-        return "a pair is expected: calls, bytes"
-    if all(not compare(pair[::-1], tensor_traffic(job)) for pair, job in zip(ours, made)):
-        return "calls come first, then bytes"
-    for text, mistake in MISTAKES.items():
-        if all(not compare(pair, tensor_traffic(job, **mistake)) for pair, job in zip(ours, made)):
-            return text
-    pair, job = next((pair, job) for pair, job in zip(ours, made) if compare(pair, tensor_traffic(job)))
-    right = tensor_traffic(job)
-    case = f"{job.blocks} blocks, D {job.d_model}, T {job.seq_len}, B {job.batch_size}, {job.dtype.itemsize} bytes a number"
-    return next(f"{case}: {what}, {cause}" for what, cause in zip(("calls", "bytes"), map(compare, pair, right)) if cause)
-
-
-def winner_cause(winner):
-    """As the formula says for every job and wire, where the two are not close."""
-    for changes, (alpha_s, bytes_per_s) in itertools.product(JOBS, WIRES):
-        job = jobs.small_job(**changes)
-        seconds = wire_seconds(job, alpha_s, bytes_per_s)
-        right, ours = min(seconds, key=seconds.get), winner(job, alpha_s, bytes_per_s)
-        if ours == right:
-            continue
-        if ours not in seconds:
-            return f'`winner` returned {ours!r}, where "tensor parallel" or "data parallel" is expected'
-        times = ", ".join(f"{name} waits {1e3 * one:.2f} ms" for name, one in seconds.items())
-        case = f"{job.blocks} blocks, D {job.d_model}, {job.tokens_per_step} tokens, α = {1e6 * alpha_s:g} µs"
-        by_bytes = wire_seconds(job, 0.0, bytes_per_s)
-        hint = "; fewer bytes, but what about the calls?" if ours == min(by_bytes, key=by_bytes.get) and alpha_s else ""
-        return f"{case}, β = {bytes_per_s / 1e9:g} GB/s: {times}{hint}"
-    return None
