@@ -1,5 +1,6 @@
 """`python -m labkit COMMAND`: each command is a module with `main(arguments) -> int`, imported only when asked for."""
 
+import os
 import sys
 from importlib import import_module
 
@@ -29,4 +30,8 @@ def usage() -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except BrokenPipeError:  # `… | head` has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)

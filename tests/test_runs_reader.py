@@ -2,6 +2,8 @@
 
 import json
 import random
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -160,3 +162,12 @@ def test_the_software_is_recognised_by_its_settings_where_nothing_names_it():
     for before, after in zip(whole, reader.read_text("\n".join([",".join(kept), *rows]))):
         if before.configuration:
             assert after.configuration.stack.name == before.configuration.stack.name, before.id
+
+
+def test_a_reader_that_leaves_early_sees_no_traceback(tmp_path):
+    file = tmp_path / "runs.csv"
+    file.write_text("id,model\none,Llama-2-7B\n")
+    command = [sys.executable, "-m", "labkit", "predict", str(file), "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        process.stdout.close()
+        assert process.stderr.read() == ""
