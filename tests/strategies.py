@@ -2,6 +2,7 @@
 
 import torch
 import torch.distributed as dist
+from torch.utils.checkpoint import checkpoint
 
 
 def average(rank, job, *, weight=True, reduce=True, factor=1.0, skip="", lossless=False):
@@ -92,5 +93,23 @@ def halves(rank, job):
         optimizer.step()
         optimizer.zero_grad()
         return None if loss is None else loss.detach()
+
+    return step
+
+
+def recomputed(rank, job):
+    """One device that keeps only the inputs of blocks and computes each block again in backward."""
+    model = job.model().to(rank.device)
+    optimizer = job.optimizer(model.parameters())
+
+    def step(tokens, targets):
+        x = model.embed(tokens)
+        for block in model.blocks:
+            x = checkpoint(block, x, use_reentrant=False)
+        loss = job.loss(model.head(x), targets)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.detach()
 
     return step

@@ -6,8 +6,8 @@ import types
 
 import pytest
 import torch
+from strategies import recomputed
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils.checkpoint import checkpoint
 
 import labkit
 from labkit.memory_account import MemoryAccount
@@ -51,23 +51,6 @@ def micro_batches(rank, job, parts=4):
         optimizer.step()
         optimizer.zero_grad()
         return loss
-
-    return step
-
-
-def recomputes(rank, job):
-    model = job.model()
-    optimizer = job.optimizer(model.parameters())
-
-    def step(tokens, targets):
-        x = model.embed(tokens)
-        for block in model.blocks:
-            x = checkpoint(block, x, use_reentrant=False)
-        loss = job.loss(model.head(x), targets)
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        return loss.detach()
 
     return step
 
@@ -125,7 +108,7 @@ def test_fake_tensors_give_the_same_account():
 
 def test_recompute_and_micro_batches_hold_fewer_activations():
     job = small()
-    whole, parts, again = (accounted(one, job).peak for one in (one_device, micro_batches, recomputes))
+    whole, parts, again = (accounted(one, job).peak for one in (one_device, micro_batches, recomputed))
     assert parts["activations"] < 0.3 * whole["activations"]
     assert again["activations"] < 0.6 * whole["activations"]
     assert parts["weights"] == again["weights"] == whole["weights"]

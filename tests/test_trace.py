@@ -7,9 +7,8 @@ import functools
 import pytest
 import torch
 import torch.distributed as dist
-from strategies import average, halves
+from strategies import average, halves, recomputed
 from torch.distributed.fsdp import fully_shard
-from torch.utils.checkpoint import checkpoint
 
 import labkit
 from labkit import hardware
@@ -63,23 +62,6 @@ def fully_sharded(rank, job):
         loss = loss.detach() / rank.world_size
         dist.all_reduce(loss)
         return loss
-
-    return step
-
-
-def recomputed(rank, job):
-    model = job.model().to(rank.device)
-    optimizer = job.optimizer(model.parameters())
-
-    def step(tokens, targets):
-        x = model.embed(tokens)
-        for block in model.blocks:
-            x = checkpoint(block, x, use_reentrant=False)
-        loss = job.loss(model.head(x), targets)
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        return loss.detach()
 
     return step
 
