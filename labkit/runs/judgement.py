@@ -2,6 +2,7 @@
 
 import argparse
 import csv
+import functools
 from dataclasses import asdict, fields
 from pathlib import Path
 
@@ -54,6 +55,7 @@ def covered(judged: list[Judged]) -> float:
     return float(np.mean([abs(one.row) <= width for one, width in zip(judged, widths)]))
 
 
+@functools.cache  # every frame of a race shows it
 def source_left_out() -> tuple[float, float]:
     """Returns the median and the 90th percentile of the errors of runs whose source was left out of the fit."""
     errors = np.abs(np.expm1([one.page for one in stored()]))
